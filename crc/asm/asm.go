@@ -1,0 +1,14 @@
+// Package asm holds the CRC kernels: generated assembly for amd64 and arm64,
+// the portable Go code that they are checked against, and the feature test
+// that says which of them this machine can run. It is not a stable API; use
+// package crc.
+package asm
+
+// A Poly names a CRC-32 polynomial. Both are used reflected, with the register
+// initialised to all ones and complemented at the end.
+type Poly uint8
+
+const (
+	Castagnoli Poly = iota // 0x82F63B78, CRC-32C
+	IEEE                   // 0xEDB88320, the CRC-32 of zlib and Ethernet
+)
