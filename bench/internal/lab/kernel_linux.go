@@ -1,0 +1,3 @@
+package lab
+
+func kernel() string { return "Linux " + readLine("/proc/sys/kernel/osrelease") }
