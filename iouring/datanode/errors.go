@@ -1,0 +1,67 @@
+package datanode
+
+import (
+	"fmt"
+
+	"github.com/blockpath/blockpath/crc/packet"
+)
+
+// A BlockError reports that an operation on a block was refused, or has failed.
+// Unwrap gives the cause, if there is one.
+type BlockError struct {
+	Op     string // such as "create", "append", "read"
+	Block  packet.Block
+	Reason string
+	Status packet.Status // how a datanode answers it
+	Err    error
+}
+
+func (e *BlockError) Error() string {
+	s := fmt.Sprintf("datanode: %s %s: %s", e.Op, e.Block, e.Reason)
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+func (e *BlockError) Unwrap() error { return e.Err }
+
+// A PacketError reports a packet that does not fit the block it was sent for.
+type PacketError struct {
+	Block    packet.Block
+	Seqno    int64
+	Offset   int64 // the packet's offset in the block
+	Reason   string
+	Expected int64
+	Got      int64
+}
+
+func (e *PacketError) Error() string {
+	return fmt.Sprintf("datanode: packet %d at offset %d of %s: %s: expected %d, got %d",
+		e.Seqno, e.Offset, e.Block, e.Reason, e.Expected, e.Got)
+}
+
+// A SpaceError reports that no volume of the store has room for a block.
+type SpaceError struct {
+	Dirs []string
+	Need int64 // bytes
+	Free int64 // bytes of the volume that has the most, reservations deducted
+}
+
+func (e *SpaceError) Error() string {
+	return fmt.Sprintf("datanode: no space: need %d bytes, at most %d are free in %v", e.Need, e.Free, e.Dirs)
+}
+
+// A LockError reports a directory that another process, or another store of
+// this one, has open.
+type LockError struct {
+	Dir    string
+	Holder string // what the holder wrote about itself, such as "1234@host"; may be empty
+}
+
+func (e *LockError) Error() string {
+	if e.Holder == "" {
+		return fmt.Sprintf("datanode: %s is in use", e.Dir)
+	}
+	return fmt.Sprintf("datanode: %s is in use by process %s", e.Dir, e.Holder)
+}

@@ -1,0 +1,140 @@
+//go:build linux || darwin
+
+package iouring
+
+import (
+	"math"
+	"os"
+	"sync/atomic"
+)
+
+// A gate counts who is inside and, once closed, lets nobody in.
+type gate struct {
+	state   atomic.Int64 // count, plus gateClosed once closed
+	drained chan struct{}
+}
+
+const gateClosed = math.MinInt64
+
+func (g *gate) init() { g.drained = make(chan struct{}, 1) }
+
+func (g *gate) enter() bool {
+	if g.state.Add(1) > 0 {
+		return true
+	}
+	g.leave()
+	return false
+}
+
+func (g *gate) leave() {
+	if g.state.Add(-1) == gateClosed {
+		select {
+		case g.drained <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// close shuts the gate and waits until everybody has left. It reports whether
+// the gate was open.
+func (g *gate) close() bool {
+	for {
+		v := g.state.Load()
+		if v < 0 {
+			return false
+		}
+		if g.state.CompareAndSwap(v, v+gateClosed) {
+			if v > 0 {
+				<-g.drained
+			}
+			return true
+		}
+	}
+}
+
+// A File is an open file for the operations of a [Backend]. It knows what the
+// choice between plain system calls and the ring depends on, counts the
+// operations in flight, so that its descriptor is closed only after the last of
+// them, and remembers a failed datasync.
+//
+// After a failed [Backend.Datasync] the kernel may have thrown the unwritten
+// pages away, and the next call may report success all the same. Therefore the
+// failure sticks: every later write and datasync of the File fails with it, and
+// what was written since the last good datasync has to be written again to
+// another file, or recovered. Reads go on.
+type File struct {
+	f      *os.File
+	fd     int
+	direct bool
+	ops    gate
+	failed atomic.Pointer[IOError]
+}
+
+// OpenFile opens a file as os.OpenFile does. With O_DIRECT (linux) in flag,
+// offsets, lengths and buffers have to be aligned as the file system asks;
+// buffers from an [Arena] begin on a page.
+func OpenFile(name string, flag int, perm os.FileMode) (*File, error) {
+	f, err := os.OpenFile(name, flag, perm)
+	if err != nil {
+		return nil, err
+	}
+	return NewFile(f)
+}
+
+// NewFile makes a File of f and takes it over: close the File, not f.
+func NewFile(f *os.File) (*File, error) {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	file := &File{f: f}
+	file.ops.init()
+	var flagsErr error
+	err = rc.Control(func(fd uintptr) {
+		file.fd = int(fd)
+		file.direct, flagsErr = isDirect(int(fd))
+	})
+	if err == nil {
+		err = flagsErr
+	}
+	if err != nil {
+		return nil, err
+	}
+	return file, nil
+}
+
+// OS returns the file for what a backend does not do: Stat, Truncate, sendfile.
+// It is good until Close.
+func (f *File) OS() *os.File { return f.f }
+
+// Name returns the name the file was opened by.
+func (f *File) Name() string { return f.f.Name() }
+
+// Direct reports whether the file was opened with O_DIRECT.
+func (f *File) Direct() bool { return f.direct }
+
+// Err returns the failure of an earlier datasync, an *IOError, or nil.
+func (f *File) Err() error {
+	if e := f.failed.Load(); e != nil {
+		return e
+	}
+	return nil
+}
+
+// Close waits for the operations in flight and closes the file. Operations that
+// begin after it, and a second Close, fail with os.ErrClosed.
+func (f *File) Close() error {
+	if !f.ops.close() {
+		return &os.PathError{Op: "close", Path: f.Name(), Err: os.ErrClosed}
+	}
+	return f.f.Close()
+}
+
+// stuck returns the error of a write or datasync that a failed datasync
+// forbids, or nil.
+func (f *File) stuck(op string, off, length int64) error {
+	if e := f.failed.Load(); e != nil {
+		return &IOError{Op: op, File: f.Name(), Offset: off, Length: length, Err: e.Err, Sticky: true}
+	}
+	return nil
+}
