@@ -1,3 +1,5 @@
+//go:build !amd64 || purego
+
 package stripedcounter
 
 // goroutineRows says that rows are chosen by goroutine, not by CPU.
