@@ -4,6 +4,9 @@
 // package crc.
 package asm
 
+//go:generate go -C ../../gen run ./crcsse42 -out ../crc/asm/sse42_amd64.s -stubs ../crc/asm/sse42_amd64.go -pkg asm
+//go:generate go -C ../../gen run ./crcarm64 -out ../crc/asm/crc_arm64.s -stubs ../crc/asm/crc_arm64.go -pkg asm
+
 // A Poly names a CRC-32 polynomial. Both are used reflected, with the register
 // initialised to all ones and complemented at the end.
 type Poly uint8

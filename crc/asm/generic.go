@@ -60,19 +60,20 @@ func putGeneric(poly Poly, sums, data []byte, chunk int) {
 	}
 }
 
-// verifyGeneric returns the index of the first chunk of data whose CRC is not
-// the one in sums, or -1.
-func verifyGeneric(poly Poly, data, sums []byte, chunk int) int {
-	for i := 0; len(data) > 0; i++ {
-		n := min(chunk, len(data))
-		if binary.BigEndian.Uint32(sums[4*i:]) != updateGeneric(poly, 0, data[:n]) {
-			return i
+// copyThenPut is CopyPut for a kernel without a copying loop: it copies and
+// then sums pieces that stay in the first-level cache.
+func copyThenPut(k Kernel, p Poly, dst, sums, src []byte, chunk int) {
+	for len(src) > 0 {
+		n := len(src)
+		if per := max(1, copyPiece/chunk); n > per*chunk {
+			n = per * chunk
 		}
-		data = data[n:]
+		copy(dst[:n], src)
+		count := (n + chunk - 1) / chunk
+		k.Put(p, sums[:4*count], dst[:n], chunk)
+		dst, src, sums = dst[n:], src[n:], sums[4*count:]
 	}
-	return -1
 }
 
-func Update(p Poly, crc uint32, b []byte) uint32      { return updateGeneric(p, crc, b) }
-func Put(p Poly, sums, data []byte, chunk int)        { putGeneric(p, sums, data, chunk) }
-func Verify(p Poly, data, sums []byte, chunk int) int { return verifyGeneric(p, data, sums, chunk) }
+// copyPiece is how many bytes copyThenPut copies at once.
+const copyPiece = 16 << 10

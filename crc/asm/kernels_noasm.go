@@ -1,0 +1,17 @@
+//go:build purego || !(amd64 || arm64)
+
+package asm
+
+var kernels = [...]kernel{Generic: {"generic", castagnoli | ieee, true}}
+
+// Update returns the CRC of the message whose CRC is crc followed by b.
+func (k Kernel) Update(p Poly, crc uint32, b []byte) uint32 { return updateGeneric(p, crc, b) }
+
+// Put writes the CRC of each chunk of data to sums.
+func (k Kernel) Put(p Poly, sums, data []byte, chunk int) { putGeneric(p, sums, data, chunk) }
+
+// CopyPut copies src to dst, of the same length, and writes the CRC of each
+// chunk to sums. nonTemporal lets it write around the cache.
+func (k Kernel) CopyPut(p Poly, dst, sums, src []byte, chunk int, nonTemporal bool) {
+	copyThenPut(k, p, dst, sums, src, chunk)
+}

@@ -1,0 +1,128 @@
+// Command crcsse42 writes the CRC kernels for amd64 with SSE4.2.
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+func main() {
+	ConstraintExpr("!purego")
+	update()
+	chunks(6)
+	Generate()
+}
+
+// update is one chain of crc32q, three cycles a step.
+func update() {
+	TEXT("castagnoliUpdate", NOSPLIT, "func(crc uint32, src *byte, n int) uint32")
+	Pragma("noescape")
+	Doc("castagnoliUpdate adds the n bytes at src to the CRC-32C crc, as updateGeneric does.")
+	crc := GP64()
+	Load(Param("crc"), crc.As32())
+	src := Load(Param("src"), GP64())
+	n := GP64()
+	Load(Param("n"), n)
+	NOTL(crc.As32())
+	words(n, []GPVirtual{crc}, func(int) Mem { return Mem{Base: src} }, src)
+	NOTL(crc.As32())
+	Store(crc.As32(), ReturnIndex(0))
+	RET()
+}
+
+// words emits the loops that run one crc32 chain per register over n bytes.
+// at(s) is where chain s reads; next is the pointer that all of them move with.
+// n is left at a multiple of 32 below zero, its low bits intact.
+func words(n GPVirtual, crc []GPVirtual, at func(s int) Mem, next Register) {
+	SUBQ(Imm(32), n)
+	JB(LabelRef("words"))
+	Label("quads")
+	for q := range 4 {
+		for s, c := range crc {
+			CRC32Q(at(s).Offset(8*q), c)
+		}
+	}
+	ADDQ(Imm(32), next)
+	SUBQ(Imm(32), n)
+	JAE(LabelRef("quads"))
+	Label("words")
+	Comment("0 to 31 bytes are left, by the bits of their number")
+	for _, size := range []int{16, 8, 4, 2, 1} {
+		skip := fmt.Sprintf("less%d", size)
+		TESTB(Imm(uint64(size)), n.As8())
+		JZ(LabelRef(skip))
+		for at8 := 0; at8 < size; at8 += 8 {
+			for s, c := range crc {
+				switch size {
+				case 16, 8:
+					CRC32Q(at(s).Offset(at8), c)
+				case 4:
+					CRC32L(at(s), c.As32())
+				case 2:
+					CRC32W(at(s), c.As32())
+				case 1:
+					CRC32B(at(s), c.As32())
+				}
+			}
+		}
+		if size > 1 {
+			ADDQ(Imm(uint64(size)), next)
+		}
+		Label(skip)
+	}
+}
+
+// chunks runs one crc32q chain in each of k chunks at once: the instruction
+// takes three cycles but one or more can start in every cycle.
+func chunks(k int) {
+	TEXT("castagnoliChunks", NOSPLIT, "func(sums, src *byte, n, groups int)")
+	Pragma("noescape")
+	Doc(fmt.Sprintf("castagnoliChunks writes the big-endian CRC-32C of each of groups·%d consecutive", k),
+		"chunks of n bytes at src to sums, as putGeneric does. groups is at least 1.")
+	sums := Load(Param("sums"), GP64())
+	src := Load(Param("src"), GP64())
+	n := Load(Param("n"), GP64())
+	groups := Load(Param("groups"), GP64())
+	n3, n5 := GP64(), GP64()
+	LEAQ(Mem{Base: n, Index: n, Scale: 2}, n3)
+	LEAQ(Mem{Base: n, Index: n, Scale: 4}, n5)
+	at := func(s int) Mem {
+		switch s {
+		case 0:
+			return Mem{Base: src}
+		case 1, 2, 4:
+			return Mem{Base: src, Index: n, Scale: uint8(s)}
+		case 3:
+			return Mem{Base: src, Index: n3, Scale: 1}
+		case 5:
+			return Mem{Base: src, Index: n5, Scale: 1}
+		}
+		panic("no stride")
+	}
+	crc := make([]GPVirtual, k)
+	left := GP64()
+
+	Label("group")
+	for s := range crc {
+		crc[s] = GP64()
+		MOVL(U32(0xFFFFFFFF), crc[s].As32())
+	}
+	MOVQ(n, left)
+	words(left, crc, at, src)
+	Comment("the chunk's last odd byte was read but not stepped over")
+	ANDQ(Imm(1), left)
+	ADDQ(left, src)
+	for s, c := range crc {
+		NOTL(c.As32())
+		BSWAPL(c.As32())
+		MOVL(c.As32(), Mem{Base: sums, Disp: 4 * s})
+	}
+	ADDQ(Imm(uint64(4*k)), sums)
+	LEAQ(Mem{Base: src, Index: n5, Scale: 1}, src)
+	DECQ(groups)
+	JNZ(LabelRef("group"))
+	RET()
+}
