@@ -150,6 +150,40 @@ func (c Chunks) CopyVerify(dst, src, sums []byte, offset int64) (int, error) {
 	return good, err
 }
 
+// AppendMismatches checks all of data against sums in one pass and appends a
+// [MismatchError] to dst for every chunk that does not verify, in order. It
+// allocates only to extend dst. The error is a *[LengthError], as for
+// [Chunks.Verify]. offset is as in [Chunks.Verify].
+func (c Chunks) AppendMismatches(dst []MismatchError, data, sums []byte, offset int64) ([]MismatchError, error) {
+	if err := c.checkLen(data, sums, offset); err != nil || len(sums) == 0 {
+		return dst, err
+	}
+	p, size := c.Kind.poly(), min(c.BytesPerChunk(), len(data))
+	const window = 64
+	var computed [4 * window]byte
+	for at := 0; at < len(sums); at += len(computed) {
+		expected := sums[at:min(at+len(computed), len(sums))]
+		from := at / 4 * size
+		to := len(data)
+		if len(data)-from > window*size {
+			to = from + window*size
+		}
+		got := computed[:len(expected)]
+		put(p, got, data[from:to], size)
+		if string(got) == string(expected) {
+			continue
+		}
+		for i := 0; i < len(got); i += 4 {
+			want, have := binary.BigEndian.Uint32(expected[i:]), binary.BigEndian.Uint32(got[i:])
+			if want != have {
+				start := from + i/4*size
+				dst = append(dst, MismatchError{c.Kind, offset + int64(start), min(size, len(data)-start), want, have})
+			}
+		}
+	}
+	return dst, nil
+}
+
 func (c Chunks) checkLen(data, sums []byte, offset int64) error {
 	if want := c.SumsLen(len(data)); len(sums) != want {
 		return &LengthError{Offset: offset, Data: len(data), Expected: want, Got: len(sums)}

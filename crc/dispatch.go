@@ -1,6 +1,10 @@
 package crc
 
-import "github.com/blockpath/blockpath/crc/asm"
+import (
+	"math/bits"
+
+	"github.com/blockpath/blockpath/crc/asm"
+)
 
 // An operation is what a kernel is chosen for.
 type operation uint8
@@ -14,41 +18,119 @@ const (
 	operations
 )
 
-// chosen is the kernel for each polynomial and operation. It is decided once,
-// from the rules of the architecture and the features of the CPU.
-var chosen = choose(func(k asm.Kernel) bool { return k.Available() })
+var operationNames = [operations]string{"update", "put", "verify", "copyput", "copyverify"}
 
-// A rule prefers a kernel for a polynomial and some operations. Of the rules
-// that apply and whose kernel is available, the last one counts.
+// A rule prefers a kernel for a polynomial and some operations, from a chunk
+// size and a length of data on; both are powers of two, or zero. Of the rules
+// that apply and whose kernel is available the last one counts.
 type rule struct {
 	kernel asm.Kernel
 	poly   asm.Poly
 	ops    []operation
+	chunk  int // ignored by opUpdate
+	length int
 }
 
-func choose(available func(asm.Kernel) bool) (c [2][operations]asm.Kernel) {
+var (
+	bulk    = []operation{opPut, opVerify}
+	copying = []operation{opCopyPut, opCopyVerify}
+	long    = []operation{opUpdate}
+)
+
+// Sizes fall into classes by their number of bits; the last class is open.
+const (
+	chunkClasses  = 14 // up to 4 KiB - 1, 8 KiB - 1 and more
+	lengthClasses = 18 // up to 64 KiB - 1 and more
+)
+
+// table is the chosen kernel for each class.
+type table [2][operations][chunkClasses][lengthClasses]asm.Kernel
+
+// chosen is decided once, from the rules of the architecture and the features
+// of the CPU.
+var chosen = choose(rules[:], asm.Kernel.Available)
+
+func choose(rules []rule, available func(asm.Kernel) bool) *table {
+	t := new(table)
 	for _, r := range rules {
-		if available(r.kernel) {
-			for _, op := range r.ops {
-				c[r.poly][op] = r.kernel
+		if !available(r.kernel) {
+			continue
+		}
+		for _, op := range r.ops {
+			for c := class(r.chunk, chunkClasses); c < chunkClasses; c++ {
+				for l := class(r.length, lengthClasses); l < lengthClasses; l++ {
+					t[r.poly][op][c][l] = r.kernel
+				}
 			}
 		}
 	}
-	return c
+	return t
 }
 
-func update(p asm.Poly, sum uint32, b []byte) uint32 { return chosen[p][opUpdate].Update(p, sum, b) }
+func class(n, classes int) int { return min(bits.Len(uint(n)), classes-1) }
 
-func put(p asm.Poly, sums, data []byte, chunk int) { chosen[p][opPut].Put(p, sums, data, chunk) }
+func kernel(p asm.Poly, op operation, chunk, length int) asm.Kernel {
+	return chosen[p][op][class(chunk, chunkClasses)][class(length, lengthClasses)]
+}
+
+func update(p asm.Poly, sum uint32, b []byte) uint32 {
+	return kernel(p, opUpdate, 0, len(b)).Update(p, sum, b)
+}
+
+func put(p asm.Poly, sums, data []byte, chunk int) {
+	kernel(p, opPut, chunk, len(data)).Put(p, sums, data, chunk)
+}
 
 func verify(p asm.Poly, data, sums []byte, chunk int) int {
-	return chosen[p][opVerify].Verify(p, data, sums, chunk)
+	return kernel(p, opVerify, chunk, len(data)).Verify(p, data, sums, chunk)
 }
 
 func copyPut(p asm.Poly, dst, sums, src []byte, chunk int, nonTemporal bool) {
-	chosen[p][opCopyPut].CopyPut(p, dst, sums, src, chunk, nonTemporal)
+	kernel(p, opCopyPut, chunk, len(src)).CopyPut(p, dst, sums, src, chunk, nonTemporal)
 }
 
 func copyVerify(p asm.Poly, dst, src, sums []byte, chunk int, nonTemporal bool) int {
-	return chosen[p][opCopyVerify].CopyVerify(p, dst, src, sums, chunk, nonTemporal)
+	return kernel(p, opCopyVerify, chunk, len(src)).CopyVerify(p, dst, src, sums, chunk, nonTemporal)
 }
+
+// A Choice is the kernel that this machine uses for one operation on chunks of
+// at least Chunk bytes in at least Length bytes of data, up to the next Choice.
+type Choice struct {
+	Kind      Kind
+	Operation string // update, put, verify, copyput or copyverify
+	Chunk     int    // 0 for update, which has no chunks
+	Length    int
+	Kernel    string
+}
+
+// Kernels returns which kernel this machine uses for what. It allocates.
+func Kernels() []Choice {
+	var all []Choice
+	for _, kind := range []Kind{CRC32C, CRC32} {
+		for op := range operations {
+			t := &chosen[kind.poly()][op]
+			for c := range t {
+				if c > 0 && (op == opUpdate || t[c] == t[c-1]) {
+					continue
+				}
+				for l, k := range t[c] {
+					if l == 0 || k != t[c][l-1] {
+						all = append(all, Choice{kind, operationNames[op], classFrom(c), classFrom(l), k.Name()})
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// classFrom is the smallest size of a class.
+func classFrom(class int) int {
+	if class == 0 {
+		return 0
+	}
+	return 1 << (class - 1)
+}
+
+// Features returns the names of this CPU's features that kernels use.
+func Features() []string { return asm.Features() }

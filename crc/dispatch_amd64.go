@@ -4,8 +4,8 @@ package crc
 
 import "github.com/blockpath/blockpath/crc/asm"
 
-var every = []operation{opUpdate, opPut, opVerify, opCopyPut, opCopyVerify}
-
-var rules = []rule{
-	{asm.SSE42, asm.Castagnoli, every},
+var rules = [...]rule{
+	{asm.SSE42, asm.Castagnoli, long, 0, 0},
+	{asm.SSE42, asm.Castagnoli, bulk, 0, 0},
+	{asm.SSE42, asm.Castagnoli, copying, 0, 0},
 }

@@ -4,9 +4,11 @@ package crc
 
 import "github.com/blockpath/blockpath/crc/asm"
 
-var every = []operation{opUpdate, opPut, opVerify, opCopyPut, opCopyVerify}
-
-var rules = []rule{
-	{asm.CRC32, asm.Castagnoli, every},
-	{asm.CRC32, asm.IEEE, every},
+var rules = [...]rule{
+	{asm.CRC32, asm.Castagnoli, long, 0, 0},
+	{asm.CRC32, asm.Castagnoli, bulk, 0, 0},
+	{asm.CRC32, asm.Castagnoli, copying, 0, 0},
+	{asm.CRC32, asm.IEEE, long, 0, 0},
+	{asm.CRC32, asm.IEEE, bulk, 0, 0},
+	{asm.CRC32, asm.IEEE, copying, 0, 0},
 }

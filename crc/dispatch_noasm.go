@@ -2,4 +2,4 @@
 
 package crc
 
-var rules []rule
+var rules [0]rule

@@ -69,7 +69,7 @@ func copyThenPut(k Kernel, p Poly, dst, sums, src []byte, chunk int) {
 			n = per * chunk
 		}
 		copy(dst[:n], src)
-		count := (n + chunk - 1) / chunk
+		count := (n-1)/chunk + 1
 		k.Put(p, sums[:4*count], dst[:n], chunk)
 		dst, src, sums = dst[n:], src[n:], sums[4*count:]
 	}

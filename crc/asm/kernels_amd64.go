@@ -8,6 +8,9 @@ const (
 	SSE42 Kernel = 1 + iota // crc32q
 )
 
+// features are those that Features reports.
+var features = []cpuid.FeatureID{cpuid.SSE42, cpuid.CLMUL, cpuid.AVX2, cpuid.VPCLMULQDQ, cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512VBMI2, cpuid.GFNI}
+
 var kernels = [...]kernel{
 	Generic: {"generic", castagnoli | ieee, true},
 	SSE42:   {"sse42", castagnoli, cpuid.CPU.Supports(cpuid.SSE42)},

@@ -8,6 +8,9 @@ const (
 	CRC32 Kernel = 1 + iota // CRC32X and CRC32CX
 )
 
+// features are those that Features reports.
+var features = []cpuid.FeatureID{cpuid.CRC32, cpuid.PMULL, cpuid.SHA3}
+
 var kernels = [...]kernel{
 	Generic: {"generic", castagnoli | ieee, true},
 	CRC32:   {"crc32", castagnoli | ieee, cpuid.CPU.Supports(cpuid.CRC32)},

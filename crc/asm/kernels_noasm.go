@@ -2,6 +2,10 @@
 
 package asm
 
+import "github.com/klauspost/cpuid/v2"
+
+var features []cpuid.FeatureID
+
 var kernels = [...]kernel{Generic: {"generic", castagnoli | ieee, true}}
 
 // Update returns the CRC of the message whose CRC is crc followed by b.

@@ -1,5 +1,7 @@
 package asm
 
+import "encoding/binary"
+
 // Polynomials modulo P are 32-bit words in reflected form: bit 31 is the
 // coefficient of x^0, bit 0 that of x^31.
 
@@ -30,4 +32,14 @@ func Monomial(p Poly, n uint64) uint32 {
 		square = Multiply(p, square, square)
 	}
 	return result
+}
+
+// Compose returns the CRC of a message whose CRC is crc followed by chunks of
+// n bytes each, given the big-endian CRCs of the chunks, by Horner's rule.
+func Compose(p Poly, crc uint32, sums []byte, n uint64) uint32 {
+	shift := Monomial(p, n)
+	for ; len(sums) >= 4; sums = sums[4:] {
+		crc = Multiply(p, crc, shift) ^ binary.BigEndian.Uint32(sums)
+	}
+	return crc
 }
