@@ -15,12 +15,14 @@ import (
 	"os/signal"
 	"slices"
 
+	"github.com/blockpath/blockpath/bench/checksums"
 	"github.com/blockpath/blockpath/bench/counters"
 	"github.com/blockpath/blockpath/bench/internal/lab"
 )
 
 // experiments are in the order of the usage text.
 var experiments = []lab.Experiment{
+	checksums.Experiment,
 	counters.Experiment,
 }
 
