@@ -1,0 +1,477 @@
+//go:build linux || darwin
+
+package datanode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/blockpath/blockpath/crc"
+	"github.com/blockpath/blockpath/crc/packet"
+	"github.com/blockpath/blockpath/iouring"
+	"github.com/blockpath/blockpath/stripedcounter"
+)
+
+// The memory of a store that is not given an arena. A packet of the greatest
+// length and checksums computed for it fit into the largest buffer.
+const (
+	defaultArenaBytes  = 64 << 20
+	defaultArenaBuffer = 32 << 20
+)
+
+// A StoreConfig configures [OpenStore].
+type StoreConfig struct {
+	// Dirs are the store's directories, ideally one per disk. They are created
+	// as needed. At least one is required.
+	Dirs []string
+
+	// Backend does the file I/O. If it is nil the store opens the best one there
+	// is, and closes it in the end.
+	Backend iouring.Backend
+
+	// Arena holds packets and what is read. If it is nil the store makes one of
+	// 64 MiB. Its bound is the bound of the memory that all the streams of the
+	// store use for block data together.
+	Arena *iouring.Arena
+
+	// SyncOnClose makes a block durable when it is finalized
+	// (dfs.datanode.synconclose). Otherwise only blocks whose client asks for it
+	// are.
+	SyncOnClose bool
+
+	// Logger is told of what nobody is waiting to hear: what recovery did, and
+	// files that are left alone. If it is nil nothing is logged.
+	Logger *slog.Logger
+}
+
+// A Store is a set of directories with the blocks in them. It is safe for
+// concurrent use.
+type Store struct {
+	cfg     StoreConfig
+	backend iouring.Backend
+	arena   *iouring.Arena
+	log     *slog.Logger
+	stats   *stripedcounter.Set
+	owns    struct{ backend, arena bool }
+
+	mu      sync.RWMutex // the fields below
+	blocks  map[blockKey]*replica
+	volumes []*volume
+	next    int // volume to try first for the next block
+	closed  bool
+}
+
+// The counters of Store.Stats.
+const (
+	statBlocksCreated = iota
+	statBlocksFinalized
+	statBlocksAborted
+	statBytesWritten
+	statPacketsWritten
+	statFlushes
+	statSyncs
+	statBytesRead
+	statReads
+	statChecksumErrors
+	statBlocksRecovered
+	statBytesDropped
+)
+
+var storeStats = []string{
+	"blocks_created", "blocks_finalized", "blocks_aborted",
+	"bytes_written", "packets_written", "flushes", "syncs",
+	"bytes_read", "reads", "checksum_errors",
+	"blocks_recovered", "bytes_dropped",
+}
+
+// A volume is one directory of a store.
+type volume struct {
+	root string
+	lock *os.File
+
+	reserved atomic.Int64 // bytes promised to writers and not yet written
+
+	mu    sync.Mutex
+	pools map[string]bool // whose directories exist
+}
+
+type replicaState uint8
+
+const (
+	finalized replicaState = iota
+	writing                // rbw, with a writer
+	waiting                // rbw, without one: aborted, or found at open
+)
+
+func (s replicaState) String() string {
+	return [...]string{"finalized", "being written", "unfinished"}[s]
+}
+
+// A replica is a block that the store has.
+type replica struct {
+	key blockKey
+	vol *volume
+	dir string // if the files are not where the state and the id say; else ""
+
+	mu     sync.Mutex
+	state  replicaState
+	stamp  int64
+	length int64 // visible: data and checksums are written
+	writer *BlockWriter
+
+	// What the .meta file says, once known. While length is not a multiple of
+	// the chunk size, lastSum is the checksum of the partial chunk of this
+	// length: the one on disk may already be that of more.
+	known   bool
+	chunks  crc.Chunks
+	lastSum uint32
+}
+
+func (r *replica) block() packet.Block {
+	return packet.Block{Pool: r.key.pool, ID: r.key.id, Stamp: r.stamp, NumBytes: r.length}
+}
+
+// directory returns where the files are. The caller holds r.mu.
+func (r *replica) directory() string {
+	switch {
+	case r.dir != "":
+		return r.dir
+	case r.state == finalized:
+		return finalizedPath(r.vol.root, r.key.pool, r.key.id)
+	}
+	return rbwPath(r.vol.root, r.key.pool)
+}
+
+func (r *replica) blockPath() string { return filepath.Join(r.directory(), BlockName(r.key.id)) }
+func (r *replica) metaPath() string  { return filepath.Join(r.directory(), MetaName(r.key.id, r.stamp)) }
+
+// OpenStore opens the directories, creates what is missing of their layout, and
+// recovers what a crash has left. A directory that is in use gives a *LockError.
+//
+// Files that are not a pair of block and .meta file are left alone and logged.
+func OpenStore(cfg StoreConfig) (*Store, error) {
+	if len(cfg.Dirs) == 0 {
+		return nil, errors.New("datanode: a store needs a directory")
+	}
+	s := &Store{
+		cfg: cfg, backend: cfg.Backend, arena: cfg.Arena, log: cfg.Logger,
+		stats:  stripedcounter.NewSet(storeStats...),
+		blocks: map[blockKey]*replica{},
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(err, s.release())
+	}
+	return s, nil
+}
+
+func (s *Store) open() (err error) {
+	for _, dir := range s.cfg.Dirs {
+		v, err := openVolume(dir)
+		if err != nil {
+			return err
+		}
+		s.volumes = append(s.volumes, v)
+	}
+	if s.backend == nil {
+		if s.backend, err = iouring.Open(iouring.Config{}); err != nil {
+			return err
+		}
+		s.owns.backend = true
+	}
+	if s.arena == nil {
+		s.arena, err = iouring.NewArena(iouring.ArenaConfig{Bytes: defaultArenaBytes, MaxBuffer: defaultArenaBuffer})
+		if err != nil {
+			return err
+		}
+		s.owns.arena = true
+	}
+	for _, v := range s.volumes {
+		if err := s.scan(v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func openVolume(dir string) (*volume, error) {
+	root, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := mkdirAll(filepath.Join(root, currentDir)); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(root, lockFile), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := tryLock(f); err != nil {
+		holder := make([]byte, 256)
+		n, _ := f.ReadAt(holder, 0)
+		f.Close()
+		if lockHeld(err) {
+			return nil, &LockError{Dir: root, Holder: strings.TrimSpace(string(holder[:n]))}
+		}
+		return nil, fmt.Errorf("datanode: cannot lock %s: %w", root, err)
+	}
+	// For the message of the next one that tries. A full disk is no reason not to
+	// serve.
+	host, _ := os.Hostname()
+	if f.Truncate(0) == nil {
+		_, _ = f.WriteAt(fmt.Appendf(nil, "%d@%s\n", os.Getpid(), host), 0)
+	}
+	return &volume{root: root, lock: f, pools: map[string]bool{}}, nil
+}
+
+// mkdirAll is os.MkdirAll, and makes the new entries durable.
+func mkdirAll(dir string) error {
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := mkdirAll(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(parent)
+}
+
+// syncDir makes the entries of a directory durable. It takes an fsync: an
+// fdatasync may leave out a directory whose size has not changed.
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// addPool creates the directories of a pool.
+func (v *volume) addPool(pool string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.pools[pool] {
+		return nil
+	}
+	for _, dir := range []string{
+		rbwPath(v.root, pool),
+		filepath.Join(poolDir(v.root, pool), finalizedDir),
+		tmpPath(v.root, pool),
+	} {
+		if err := mkdirAll(dir); err != nil {
+			return err
+		}
+	}
+	v.pools[pool] = true
+	return nil
+}
+
+// free returns how many bytes may be promised to further writers.
+func (v *volume) free() (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(v.root, &st); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: v.root, Err: err}
+	}
+	return int64(st.Bavail)*int64(st.Bsize) - v.reserved.Load(), nil
+}
+
+// reserve chooses a volume for n bytes, in turn among those that have room, and
+// reserves them.
+func (s *Store) reserve(n int64) (*volume, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	full := &SpaceError{Need: n}
+	var errs []error
+	for range s.volumes {
+		v := s.volumes[s.next]
+		s.next = (s.next + 1) % len(s.volumes)
+		free, err := v.free()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if free >= n && free > 0 {
+			v.reserved.Add(n)
+			return v, nil
+		}
+		full.Dirs = append(full.Dirs, v.root)
+		full.Free = max(full.Free, free)
+	}
+	return nil, errors.Join(append(errs, full)...)
+}
+
+// Stats returns the store's counters.
+func (s *Store) Stats() *stripedcounter.Set { return s.stats }
+
+// Backend returns what does the file I/O.
+func (s *Store) Backend() iouring.Backend { return s.backend }
+
+// Arena returns the memory of the store's streams.
+func (s *Store) Arena() *iouring.Arena { return s.arena }
+
+// Dirs returns the store's directories, absolute.
+func (s *Store) Dirs() []string {
+	dirs := make([]string, len(s.volumes))
+	for i, v := range s.volumes {
+		dirs[i] = v.root
+	}
+	return dirs
+}
+
+// Blocks returns the blocks of the store with their visible lengths, in no
+// particular order.
+func (s *Store) Blocks() []packet.Block {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	blocks := make([]packet.Block, 0, len(s.blocks))
+	for _, r := range s.blocks {
+		r.mu.Lock()
+		blocks = append(blocks, r.block())
+		r.mu.Unlock()
+	}
+	return blocks
+}
+
+// ErrStoreClosed is the error of operations on a store that has been closed.
+var ErrStoreClosed = errors.New("datanode: the store is closed")
+
+// Close aborts the writers that are left and unlocks the directories. Readers
+// that are open stay usable, unless the store made its own backend and arena.
+// Closing twice is fine.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	var writers []*BlockWriter
+	for _, r := range s.blocks {
+		r.mu.Lock()
+		if r.writer != nil {
+			writers = append(writers, r.writer)
+		}
+		r.mu.Unlock()
+	}
+	s.mu.Unlock()
+	for _, w := range writers {
+		w.stop(ErrStoreClosed)
+	}
+	return s.release()
+}
+
+func (s *Store) release() error {
+	var errs []error
+	for _, v := range s.volumes {
+		errs = append(errs, v.lock.Close())
+	}
+	if s.owns.backend {
+		errs = append(errs, s.backend.Close())
+	}
+	if s.owns.arena {
+		errs = append(errs, s.arena.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// find returns the replica of a block, or nil.
+func (s *Store) find(b packet.Block) *replica {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.blocks[keyOf(b)]
+}
+
+func (s *Store) refuse(op string, b packet.Block, status packet.Status, reason string, err error) *BlockError {
+	return &BlockError{Op: op, Block: b, Status: status, Reason: reason, Err: err}
+}
+
+// checkNew refuses what no replica can be made of.
+func (s *Store) checkNew(op string, b packet.Block, c crc.Chunks) error {
+	switch {
+	case !ValidPool(b.Pool):
+		return s.refuse(op, b, packet.ErrorInvalid, "invalid block pool id", nil)
+	case b.Stamp < 0:
+		return s.refuse(op, b, packet.ErrorInvalid, "negative generation stamp", nil)
+	case b.NumBytes < 0:
+		return s.refuse(op, b, packet.ErrorInvalid, "negative length", nil)
+	case c.Kind > crc.None || c.Size < 0 || c.Size > crc.MaxChunkSize:
+		return s.refuse(op, b, packet.ErrorUnsupported, fmt.Sprintf("checksum %v over %d bytes", c.Kind, c.Size), nil)
+	}
+	return nil
+}
+
+// Create begins a new block. b.NumBytes, the size that the block is going to
+// have at most, is reserved, but not a limit; 0 reserves nothing. Checksums are
+// stored as c says, and packets have to bring such ones.
+//
+// The error is a *[BlockError] with the status ErrorExists if the store has the
+// block, in whatever state; with ErrorInvalid or ErrorUnsupported if b or c is
+// not valid; and with Error if no volume has room (a *[SpaceError]) or a file
+// cannot be made.
+func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*BlockWriter, error) {
+	const op = "create"
+	if err := s.checkNew(op, b, c); err != nil {
+		return nil, err
+	}
+	if r := s.find(b); r != nil {
+		return nil, s.exists(op, b, r)
+	}
+	c.Size = c.BytesPerChunk()
+	vol, err := s.reserve(b.NumBytes)
+	if err != nil {
+		return nil, s.refuse(op, b, packet.Error, "no room", err)
+	}
+	r := &replica{key: keyOf(b), vol: vol, state: writing, stamp: b.Stamp, known: true, chunks: c}
+	w := newWriter(s, r, c, b.NumBytes)
+	if err := s.add(op, b, r); err != nil {
+		w.unreserve(w.reserved)
+		return nil, err
+	}
+	if err := w.create(ctx); err != nil {
+		s.mu.Lock()
+		delete(s.blocks, r.key)
+		s.mu.Unlock()
+		w.unreserve(w.reserved)
+		return nil, s.refuse(op, b, packet.Error, "cannot create the files", err)
+	}
+	s.stats.Add(statBlocksCreated, 1)
+	return w, nil
+}
+
+// add enters a new replica.
+func (s *Store) add(op string, b packet.Block, r *replica) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return s.refuse(op, b, packet.Error, "shutting down", ErrStoreClosed)
+	}
+	if old := s.blocks[r.key]; old != nil {
+		return s.exists(op, b, old)
+	}
+	s.blocks[r.key] = r
+	return nil
+}
+
+func (s *Store) exists(op string, b packet.Block, r *replica) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return s.refuse(op, b, packet.ErrorExists, fmt.Sprintf("the block exists, %s, with stamp %d", r.state, r.stamp), nil)
+}
