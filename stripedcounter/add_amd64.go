@@ -4,7 +4,7 @@
 
 package stripedcounter
 
-// hasRDPID reports whether CPUID lists the RDPID instruction.
+// hasRDPID reports whether CPUID lists RDPID and CMPXCHG16B.
 func hasRDPID() bool
 
 // add adds d to a cell of the column that begins with cell in row 0. The row is that
@@ -14,7 +14,8 @@ func hasRDPID() bool
 //go:noescape
 func add(cell *int64, mask uintptr, stride uintptr, d int64)
 
-// add2 is add for two cells of one row. Its twin is add2Generic.
+// add2 is add for two cells of one row; its twin is add2Generic. It is fastest when
+// cell2 follows cell and cell is aligned to 16 bytes.
 //
 //go:noescape
 func add2(cell *int64, cell2 *int64, mask uintptr, stride uintptr, d int64, d2 int64)

@@ -13,6 +13,11 @@ TEXT ·hasRDPID(SB), NOSPLIT, $0-1
 	CPUID
 	CMPL  AX, $0x07
 	JB    absent
+	MOVL  $0x00000001, AX
+	XORL  CX, CX
+	CPUID
+	BTL   $0x0d, CX
+	JCC   absent
 	MOVL  $0x00000007, AX
 	XORL  CX, CX
 	CPUID
@@ -27,55 +32,78 @@ absent:
 TEXT ·add(SB), NOSPLIT, $0-32
 	MOVQ d+24(FP), AX
 	MOVQ cell+0(FP), CX
+	CMPB ·useRDPID+0(SB), $0x00
+	JEQ  stack
 
-	// row = CPU number
-	CMPB  ·useRDPID+0(SB), $0x00
-	JEQ   stack
+	// row = (CPU number & mask) * stride
 	RDPID DX
-
-scale:
-	// row = (row & mask) * stride
 	ANDQ  mask+8(FP), DX
 	IMULQ stride+16(FP), DX
+
+one:
 	LOCK
-	ADDQ  AX, (CX)(DX*1)
+	ADDQ AX, (CX)(DX*1)
 	RET
 
 stack:
-	// row = uint32(address of the arguments>>11) * 0x9E3779B9 >> 16
+	// row = (hash of the address of the arguments & mask) * stride
 	LEAQ   cell+0(FP), DX
 	SHRQ   $0x0b, DX
 	IMUL3L $0x9e3779b9, DX, DX
 	SHRL   $0x10, DX
-	JMP    scale
+	ANDQ   mask+8(FP), DX
+	IMULQ  stride+16(FP), DX
+	JMP    one
 
 // func add2(cell *int64, cell2 *int64, mask uintptr, stride uintptr, d int64, d2 int64)
 // Requires: RDPID
 TEXT ·add2(SB), NOSPLIT, $0-48
-	MOVQ d+32(FP), AX
-	MOVQ d2+40(FP), CX
-	MOVQ cell+0(FP), DX
-	MOVQ cell2+8(FP), BX
+	MOVQ d+32(FP), SI
+	MOVQ d2+40(FP), DI
+	MOVQ cell+0(FP), AX
+	MOVQ cell2+8(FP), CX
+	CMPB ·useRDPID+0(SB), $0x00
+	JEQ  stack
 
-	// row = CPU number
-	CMPB  ·useRDPID+0(SB), $0x00
-	JEQ   stack
-	RDPID SI
+	// row = (CPU number & mask) * stride
+	RDPID DX
+	ANDQ  mask+16(FP), DX
+	IMULQ stride+24(FP), DX
 
-scale:
-	// row = (row & mask) * stride
-	ANDQ  mask+16(FP), SI
-	IMULQ stride+24(FP), SI
+	// a pair: the addresses differ in bit 3 alone, and cell has it clear
+	MOVQ  AX, BX
+	XORQ  CX, BX
+	CMPQ  BX, $0x08
+	JNE   two
+	TESTQ $0x00000008, AX
+	JNE   two
+	LEAQ  (AX)(DX*1), R8
+	MOVQ  (R8), AX
+	MOVQ  8(R8), DX
+
+again:
+	MOVQ       AX, BX
+	ADDQ       SI, BX
+	MOVQ       DX, CX
+	ADDQ       DI, CX
 	LOCK
-	ADDQ  AX, (DX)(SI*1)
+	CMPXCHG16B (R8)
+	JNE        again
+	RET
+
+two:
 	LOCK
-	ADDQ  CX, (BX)(SI*1)
+	ADDQ SI, (AX)(DX*1)
+	LOCK
+	ADDQ DI, (CX)(DX*1)
 	RET
 
 stack:
-	// row = uint32(address of the arguments>>11) * 0x9E3779B9 >> 16
-	LEAQ   cell+0(FP), SI
-	SHRQ   $0x0b, SI
-	IMUL3L $0x9e3779b9, SI, SI
-	SHRL   $0x10, SI
-	JMP    scale
+	// row = (hash of the address of the arguments & mask) * stride
+	LEAQ   cell+0(FP), DX
+	SHRQ   $0x0b, DX
+	IMUL3L $0x9e3779b9, DX, DX
+	SHRL   $0x10, DX
+	ANDQ   mask+16(FP), DX
+	IMULQ  stride+24(FP), DX
+	JMP    two

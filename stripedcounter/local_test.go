@@ -22,13 +22,39 @@ func TestLocal(t *testing.T) {
 	a.Close()
 	a.Close()
 	check("closed", 11, 320)
-	a.Add(0, 100)
-	check("added after Close", 111, 320)
+	if !panics(func() { a.Add(0, 100) }) || !panics(func() { a.Add2(0, 100, 1, 100) }) {
+		t.Error("a closed Local did not panic")
+	}
 	c := s.Local()
 	c.Add(0, 1000)
-	check("row in its second use", 1111, 320)
+	check("row in its second use", 1011, 320)
 	b.Close()
 	c.Close()
+}
+
+// TestLocalDrain drains between the adds of a Local: each drain must return
+// what was added since the one before, although the row is not cleared.
+func TestLocalDrain(t *testing.T) {
+	s := NewSet("a", "b")
+	l := s.Local()
+	for round := range int64(5) {
+		l.Add2(0, round, 1, -1)
+		s.Add(0, 100)
+		if s.Load(0) != 100+round || s.Load(1) != -1 {
+			t.Errorf("round %d: loaded %v", round, s.Snapshot(nil))
+		}
+		if got := s.Drain(nil); got[0] != 100+round || got[1] != -1 {
+			t.Errorf("round %d: drained %v", round, got)
+		}
+		if round == 2 {
+			l.Close()
+			l = s.Local()
+		}
+	}
+	l.Close()
+	if s.Load(0) != 0 || s.Load(1) != 0 {
+		t.Errorf("left %v", s.Snapshot(nil))
+	}
 }
 
 // TestLocalRowsAreRecycled opens and closes many Locals: the rows must be as
@@ -62,7 +88,7 @@ func TestLocalCloseTwice(t *testing.T) {
 	l.Close()
 	seen := map[*int64]bool{}
 	for range 8 {
-		row := &s.Local().cells[0]
+		row := &s.Local().row[0]
 		if seen[row] {
 			t.Fatal("two Locals own one row")
 		}

@@ -52,7 +52,7 @@ func newSet(rows int, names []string) *Set {
 		mask:   uintptr(rows - 1),
 		stride: uintptr(per) * cellSize,
 		cells:  cells,
-		locals: newLocalRows(per),
+		locals: newLocalRows(len(names)),
 	}
 }
 
@@ -71,6 +71,16 @@ func (s *Set) Names() []string { return append([]string(nil), s.names...) }
 // Len returns the number of counters.
 func (s *Set) Len() int { return len(s.names) }
 
+// Rows returns the number of rows that a Load sums: those of the CPUs, and those
+// of as many Locals as were open at once.
+func (s *Set) Rows() int {
+	cells := len(s.cells)
+	for _, slab := range s.locals.slabs() {
+		cells += len(slab)
+	}
+	return cells / s.perRow()
+}
+
 // Add adds d, which may be negative, to counter i.
 func (s *Set) Add(i int, d int64) { add(&s.row0[i], s.mask, s.stride, d) }
 
@@ -84,57 +94,45 @@ func (s *Set) Add2(i int, d int64, j int, e int64) {
 // Load returns the value of counter i: what was added since the set was made,
 // or since the last [Set.Drain].
 func (s *Set) Load(i int) int64 {
-	_ = s.row0[i]
-	per := s.perRow()
-	var sum int64
-	for k := i; k < len(s.cells); k += per {
-		sum += atomic.LoadInt64(&s.cells[k])
-	}
-	for _, slab := range s.locals.slabs() {
-		for k := i; k < len(slab); k += per {
-			sum += atomic.LoadInt64(&slab[k])
-		}
+	_ = s.names[i] // not of a cell: the race detector would take that for a read
+	return column(s.cells, i, s.perRow()) + s.locals.load(i)
+}
+
+// column returns the sum of the cells of counter i in rows of per cells.
+func column(cells []int64, i, per int) (sum int64) {
+	for ; i < len(cells); i += per {
+		sum += atomic.LoadInt64(&cells[i])
 	}
 	return sum
 }
 
 // Snapshot appends the value of every counter to dst, in the order of the
-// names, and returns the result. It reads every row once, so it costs less
-// than a Load per counter; it allocates only if dst has no room. The values
-// are not of one instant.
+// names, and returns the result. It allocates only if dst has no room. The
+// values are not of one instant.
 func (s *Set) Snapshot(dst []int64) []int64 {
-	return s.sum(dst, func(p *int64) int64 { return atomic.LoadInt64(p) })
+	for i := range s.names {
+		dst = append(dst, s.Load(i))
+	}
+	return dst
 }
 
-// Drain appends to dst what Snapshot appends, and sets the counters to zero.
-// Each cell is swapped for zero, so every added count is returned by exactly
-// one Drain, whatever runs beside it: the sum over all Drains and a final
-// Snapshot is the sum of everything that was added. Afterwards Load counts
-// from the Drain, hence a set has one drainer, or its totals mean nothing.
+// Drain appends to dst what Snapshot appends, and sets the counters to zero. An
+// add is counted by exactly one Drain, whatever runs beside it: the sum over
+// all Drains and a final Snapshot is the sum of everything that was added.
+// Afterwards Load counts from the Drain, so a set should have one drainer, and
+// no reader that expects totals.
 func (s *Set) Drain(dst []int64) []int64 {
-	return s.sum(dst, func(p *int64) int64 { return atomic.SwapInt64(p, 0) })
-}
-
-func (s *Set) sum(dst []int64, take func(*int64) int64) []int64 {
-	n := len(s.names)
+	n, per := len(s.names), s.perRow()
 	for range n {
 		dst = append(dst, 0)
 	}
-	if n == 0 {
-		return dst
-	}
-	total, per := dst[len(dst)-n:], s.perRow()
-	addRows := func(cells []int64) {
-		for ; len(cells) >= per; cells = cells[per:] {
-			for i := range total {
-				total[i] += take(&cells[i])
-			}
+	total := dst[len(dst)-n:]
+	for i := range total {
+		for k := i; k < len(s.cells); k += per {
+			total[i] += atomic.SwapInt64(&s.cells[k], 0)
 		}
 	}
-	addRows(s.cells)
-	for _, slab := range s.locals.slabs() {
-		addRows(slab)
-	}
+	s.locals.drain(total)
 	return dst
 }
 

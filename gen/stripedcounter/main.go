@@ -18,22 +18,27 @@ func main() {
 	Generate()
 }
 
-// cpuid generates the feature test: CPUID leaf 7, subleaf 0, bit 22 of ECX
-// (Intel SDM volume 2, CPUID; AMD64 APM volume 3, appendix E).
+// cpuid generates the feature test: CPUID leaf 1, ECX bit 13 is CMPXCHG16B;
+// leaf 7, subleaf 0, ECX bit 22 is RDPID (Intel SDM volume 2, CPUID; AMD64 APM
+// volume 3, appendix E).
 func cpuid() {
-	const leaf, bit = 7, 22
 	TEXT("hasRDPID", NOSPLIT, "func() bool")
-	Doc("hasRDPID reports whether CPUID lists the RDPID instruction.")
+	Doc("hasRDPID reports whether CPUID lists RDPID and CMPXCHG16B.")
 	MOVB(Imm(0), address(ReturnIndex(0)))
 	XORL(reg.EAX, reg.EAX)
 	XORL(reg.ECX, reg.ECX)
 	CPUID() // EAX is the highest leaf
-	CMPL(reg.EAX, Imm(leaf))
+	CMPL(reg.EAX, Imm(7))
 	JB(LabelRef("absent"))
-	MOVL(U32(leaf), reg.EAX)
+	MOVL(U32(1), reg.EAX)
 	XORL(reg.ECX, reg.ECX)
 	CPUID()
-	BTL(Imm(bit), reg.ECX)
+	BTL(Imm(13), reg.ECX)
+	JCC(LabelRef("absent"))
+	MOVL(U32(7), reg.EAX)
+	XORL(reg.ECX, reg.ECX)
+	CPUID()
+	BTL(Imm(22), reg.ECX)
 	SETCS(address(ReturnIndex(0)))
 	Label("absent")
 	RET()
@@ -48,51 +53,84 @@ func addRow() {
 		"of the CPU, its number & mask, and rows are stride bytes apart. Where RDPID is not",
 		"usable the row is chosen as addGeneric, the twin of add, chooses it.")
 	Pragma("noescape")
-	d := Load(Param("d"), GP64())
-	cell := Load(Param("cell"), GP64())
-	row := chooseRow()
+	d, cell := Load(Param("d"), GP64()), Load(Param("cell"), GP64())
+	row := rowOfCPU()
+	Label("one")
 	lockAdd(d, Mem{Base: cell, Index: row, Scale: 1})
 	RET()
-	chooseRowByStack(row)
+	rowOfStack(row)
+	JMP(LabelRef("one"))
 }
 
+// addRow2 generates add2. A locked instruction stops the core for longer than
+// all the rest takes, so cells that form a 16-byte pair are added to by one:
+// CMPXCHG16B, which compares RDX:RAX with memory and replaces it by RCX:RBX.
 func addRow2() {
 	TEXT("add2", NOSPLIT, "func(cell, cell2 *int64, mask, stride uintptr, d, d2 int64)")
-	Doc("add2 is add for two cells of one row. Its twin is add2Generic.")
+	Doc(
+		"add2 is add for two cells of one row; its twin is add2Generic. It is fastest when",
+		"cell2 follows cell and cell is aligned to 16 bytes.")
 	Pragma("noescape")
 	d, d2 := Load(Param("d"), GP64()), Load(Param("d2"), GP64())
 	cell, cell2 := Load(Param("cell"), GP64()), Load(Param("cell2"), GP64())
-	row := chooseRow()
+	row := rowOfCPU()
+
+	Comment("a pair: the addresses differ in bit 3 alone, and cell has it clear")
+	differ := GP64()
+	MOVQ(cell, differ)
+	XORQ(cell2, differ)
+	CMPQ(differ, Imm(8))
+	JNE(LabelRef("two"))
+	TESTQ(U32(8), cell)
+	JNE(LabelRef("two"))
+	pair := GP64()
+	LEAQ(Mem{Base: cell, Index: row, Scale: 1}, pair)
+	MOVQ(Mem{Base: pair}, reg.RAX)
+	MOVQ(Mem{Base: pair, Disp: 8}, reg.RDX)
+	Label("again")
+	MOVQ(reg.RAX, reg.RBX)
+	ADDQ(d, reg.RBX)
+	MOVQ(reg.RDX, reg.RCX)
+	ADDQ(d2, reg.RCX)
+	lock()
+	CMPXCHG16B(Mem{Base: pair})
+	JNE(LabelRef("again"))
+	RET()
+
+	Label("two")
 	lockAdd(d, Mem{Base: cell, Index: row, Scale: 1})
 	lockAdd(d2, Mem{Base: cell2, Index: row, Scale: 1})
 	RET()
-	chooseRowByStack(row)
+	rowOfStack(row)
+	JMP(LabelRef("two"))
 }
 
-// chooseRow emits the common path of the choice and returns the distance of the
-// row from row 0, in bytes.
-func chooseRow() reg.GPVirtual {
+// rowOfCPU emits the common way to choose a row and returns its distance from
+// row 0, in bytes.
+func rowOfCPU() reg.GPVirtual {
 	row := GP64()
-	Comment("row = CPU number")
 	CMPB(Mem{Symbol: Symbol{Name: "·useRDPID"}, Base: reg.StaticBase}, Imm(0))
 	JEQ(LabelRef("stack"))
+	Comment("row = (CPU number & mask) * stride")
 	rdpid(row)
-	Label("scale")
-	Comment("row = (row & mask) * stride")
-	ANDQ(address(Param("mask")), row)
-	IMULQ(address(Param("stride")), row)
+	scale(row)
 	return row
 }
 
-// chooseRowByStack emits the other path, stackHash.
-func chooseRowByStack(row reg.GPVirtual) {
+// rowOfStack emits the other way, that of stackHash.
+func rowOfStack(row reg.GPVirtual) {
 	Label("stack")
-	Comment("row = uint32(address of the arguments>>11) * 0x9E3779B9 >> 16")
+	Comment("row = (hash of the address of the arguments & mask) * stride")
 	LEAQ(address(Param("cell")), row)
 	SHRQ(Imm(11), row)
 	IMUL3L(Imm(0x9E3779B9), row.As32(), row.As32())
 	SHRL(Imm(16), row.As32())
-	JMP(LabelRef("scale"))
+	scale(row)
+}
+
+func scale(row reg.GPVirtual) {
+	ANDQ(address(Param("mask")), row)
+	IMULQ(address(Param("stride")), row)
 }
 
 // address returns the memory of a parameter or result.
@@ -114,10 +152,12 @@ func rdpid(r reg.GPVirtual) {
 	})
 }
 
-// lockAdd emits a locked addition. The prefix is what makes counts exact: the
-// thread may be moved to another CPU after RDPID. avo has no prefixes; to the
-// assembler this one is an instruction of its own.
+// lock emits the prefix that makes the next instruction atomic. It is what makes
+// counts exact: the thread may be moved to another CPU after RDPID. avo has no
+// prefixes; to the assembler they are instructions.
+func lock() { Instruction(&ir.Instruction{Opcode: "LOCK"}) }
+
 func lockAdd(r Op, m Mem) {
-	Instruction(&ir.Instruction{Opcode: "LOCK"})
+	lock()
 	ADDQ(r, m)
 }

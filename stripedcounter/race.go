@@ -1,0 +1,5 @@
+//go:build race
+
+package stripedcounter
+
+const raceDetector = true
