@@ -93,21 +93,34 @@ func TestAlternate(t *testing.T) {
 		return &Row{Name: name, Work: 4, Do: func() error { order.WriteString(name); return nil }}
 	}
 	a, b := row("a"), row("b")
-	if err := Alternate(context.Background(), 1, 3, a, b); err != nil {
-		t.Fatal(err)
+	if noise, err := Alternate(context.Background(), 1, 3, a, b); err != nil || noise != (Noise{6, 6}) {
+		t.Fatal(noise, err)
 	}
 	if order.String() != "abbaabba" || len(a.Wall) != 3 || len(a.CPU) != 3 || len(b.Wall) != 3 {
 		t.Errorf("ran %s, recorded %d and %d", order.String(), len(a.Wall), len(b.Wall))
 	}
 	broken := errors.New("broken")
 	a.Check = func() error { return broken }
-	if err := Alternate(context.Background(), 0, 1, a); !errors.Is(err, broken) {
+	if _, err := Alternate(context.Background(), 0, 1, a); !errors.Is(err, broken) {
 		t.Errorf("a failed check gave %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := Alternate(ctx, 0, 100, b); !errors.Is(err, context.Canceled) {
+	if _, err := Alternate(ctx, 0, 100, b); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled before enough rounds: %v", err)
+	}
+}
+
+func TestAlternateTakesDisturbedSamplesAgain(t *testing.T) {
+	calls := 0
+	idle := &Row{Name: "idle", Work: 1, Parallel: 1, Do: func() error {
+		calls++
+		time.Sleep(5 * time.Millisecond) // a CPU that is not ours
+		return nil
+	}}
+	noise, err := Alternate(context.Background(), 1, 3, idle)
+	if err != nil || calls != 1+6 || noise != (Noise{6, 0}) || len(idle.Wall) != 3 {
+		t.Errorf("%d calls, %d recorded, %v, %v", calls, len(idle.Wall), noise, err)
 	}
 }
 

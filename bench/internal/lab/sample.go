@@ -17,6 +17,10 @@ type Row struct {
 	// Work is what one Do performs: the number of operations or of bytes.
 	// Samples are seconds per unit of work.
 	Work float64
+	// Parallel, if not zero, is the number of CPUs that Do keeps busy. A sample
+	// that got less than nine tenths of them was disturbed by other processes,
+	// and Alternate takes it again.
+	Parallel int
 	// Prepare, if not nil, runs before every Do, outside the clock.
 	Prepare func() error
 	Do      func() error
@@ -27,31 +31,68 @@ type Row struct {
 	CPU  []float64 // CPU seconds of this process per unit of work, likewise
 }
 
+// Noise says how many samples were taken and how many were undisturbed.
+type Noise struct {
+	Taken, Accepted int
+}
+
+// String returns for instance "300 of 310 samples undisturbed".
+func (n Noise) String() string {
+	return fmt.Sprintf("%d of %d samples undisturbed", n.Accepted, n.Taken)
+}
+
 // Alternate runs every row once per round, so that drift of the machine meets
 // all of them alike; each round begins with another row. The first warm rounds
-// are not recorded. It stops early, without an error, when ctx ends after at
-// least three recorded rounds.
-func Alternate(ctx context.Context, warm, rounds int, rows ...*Row) error {
+// are not recorded. Disturbed samples are taken again, up to as many as there
+// are rows and rounds, and of several tries the least disturbed one is recorded.
+// It stops early, without an error, when ctx ends after at least three recorded
+// rounds.
+func Alternate(ctx context.Context, warm, rounds int, rows ...*Row) (Noise, error) {
+	var noise Noise
+	again := rounds * len(rows)
 	for round := range warm + rounds {
 		for i := range rows {
 			row := rows[(round+i)%len(rows)]
-			wall, cpu, err := row.sample()
-			if err != nil {
-				return fmt.Errorf("%s: %w", row.Name, err)
+			var wall, cpu, best float64
+			for best < 0.9 {
+				w, c, err := row.sample()
+				if err != nil {
+					return noise, fmt.Errorf("%s: %w", row.Name, err)
+				}
+				got := 1.0
+				if row.Parallel > 0 {
+					got = c / (w * float64(row.Parallel))
+				}
+				if got > best {
+					wall, cpu, best = w, c, got
+				}
+				if round < warm {
+					break
+				}
+				noise.Taken++
+				if got < 0.9 {
+					if again == 0 {
+						break
+					}
+					again--
+				}
 			}
 			if round >= warm {
 				row.Wall = append(row.Wall, wall/row.Work)
 				row.CPU = append(row.CPU, cpu/row.Work)
+				if best >= 0.9 {
+					noise.Accepted++
+				}
 			}
 		}
 		if err := ctx.Err(); err != nil {
 			if round >= warm+2 {
-				return nil
+				return noise, nil
 			}
-			return err
+			return noise, err
 		}
 	}
-	return nil
+	return noise, nil
 }
 
 func (row *Row) sample() (wall, cpu float64, err error) {
@@ -67,11 +108,6 @@ func (row *Row) sample() (wall, cpu float64, err error) {
 		err = row.Check()
 	}
 	return wall, cpu, err
-}
-
-// Noise says how many samples Calibrated took and how many it believed.
-type Noise struct {
-	Taken, Accepted int
 }
 
 // Calibrated samples rows of one goroutine whose Do takes 50 to 200
