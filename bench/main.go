@@ -1,6 +1,8 @@
 // Command bench runs one experiment:
 //
-//	go -C bench run . EXPERIMENT [--quick] [--json FILE]
+//	go -C bench run . EXPERIMENT [--quick] [--json FILE] [--keep]
+//
+// With --keep the report also goes to results/<vendor-microarchitecture>/.
 //
 // The exit code is 0 if the experiment ran, 1 if it could not, 2 for wrong
 // usage. It does not depend on targets.
@@ -13,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 
 	"github.com/blockpath/blockpath/bench/checksums"
@@ -37,8 +40,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.SetOutput(stderr)
 	quick := fs.Bool("quick", false, "end within 40 seconds")
 	path := fs.String("json", "", "write the report as JSON to `FILE`")
+	keep := fs.Bool("keep", false, "also write it to results/<vendor-microarchitecture>/EXPERIMENT.json")
 	fs.Usage = func() {
-		fmt.Fprintln(stderr, "usage: go -C bench run . EXPERIMENT [--quick] [--json FILE]")
+		fmt.Fprintln(stderr, "usage: go -C bench run . EXPERIMENT [--quick] [--json FILE] [--keep]")
 		for _, e := range experiments {
 			fmt.Fprintf(stderr, "  %-10s %s\n", e.Name, e.Summary)
 		}
@@ -66,17 +70,26 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	r.PrintTargets()
-	if *path == "" {
-		return 0
+	paths := []string{*path}
+	if *keep {
+		paths = append(paths, filepath.Join("results", r.Machine.Directory(), name+".json"))
 	}
-	if err := writeFile(*path, r); err != nil {
-		fmt.Fprintln(stderr, err)
-		return 1
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		if err := writeFile(path, r); err != nil {
+			fmt.Fprintln(stderr, err)
+			return 1
+		}
 	}
 	return 0
 }
 
 func writeFile(path string, r *lab.Report) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
 	f, err := os.Create(path)
 	if err != nil {
 		return err

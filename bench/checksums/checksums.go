@@ -152,9 +152,13 @@ func (b *bench) judge() {
 		case reason != "":
 			b.report.Skip(t.name, t.limit, reason)
 		case !measured:
-			_, name, _ := strings.Cut(t.name, "vs=")
-			i := slices.IndexFunc(rivals, func(r rival) bool { return r.name == name })
-			b.report.Skip(t.name, t.limit, rivals[i].absent)
+			absent := "not measured"
+			for _, r := range rivals {
+				if strings.HasSuffix(t.name, "vs="+r.name) && r.absent != "" {
+					absent = r.absent
+				}
+			}
+			b.report.Skip(t.name, t.limit, absent)
 		default:
 			b.report.Target(t.name, t.limit, v)
 		}

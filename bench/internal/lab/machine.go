@@ -13,6 +13,7 @@ import (
 // A Machine is what a result depends on.
 type Machine struct {
 	Model             string           `json:"model"`
+	Vendor            string           `json:"vendor"` // of the CPU: "AMD", "Intel", "ARM"
 	Microarchitecture string           `json:"microarchitecture"`
 	Features          []string         `json:"features"`
 	Caches            map[string]int64 `json:"caches"` // bytes; "L1d", "L1i", "L2", "L3"
@@ -28,6 +29,7 @@ type Machine struct {
 func ThisMachine() Machine {
 	m := Machine{
 		Model:             cpuid.CPU.BrandName,
+		Vendor:            cpuid.CPU.VendorID.String(),
 		Microarchitecture: microarchitecture(cpuid.CPU.VendorID, cpuid.CPU.Family, cpuid.CPU.Model),
 		Features:          cpuid.CPU.FeatureSet(),
 		Caches:            caches(),
@@ -45,6 +47,12 @@ func ThisMachine() Machine {
 		}
 	}
 	return m
+}
+
+// Directory returns the name under which results of this microarchitecture are
+// kept, such as "amd-zen-5".
+func (m Machine) Directory() string {
+	return strings.Join(strings.Fields(strings.ToLower(m.Vendor+" "+m.Microarchitecture)), "-")
 }
 
 // LastLevelCache returns the size in bytes of the largest cache, 8 MiB if it is
