@@ -19,19 +19,30 @@ var (
 
 // addImpl adds like Set.Add, through one of the ways to choose a row.
 type addImpl struct {
-	name string
+	name  string
+	setup func() (restore func()) // nil: nothing to set up
 	add  func(s *Set, i int, d int64)
 	add2 func(s *Set, i int, d int64, j int, e int64)
 }
 
-// addImpls are the dispatched way and the portable one.
+// addImpls are the dispatched way, the portable one, and what the architecture
+// has besides.
 var addImpls = []addImpl{
-	{"dispatched", (*Set).Add, (*Set).Add2},
-	{"generic",
-		func(s *Set, i int, d int64) { addGeneric(&s.row0[i], s.mask, s.stride, d) },
-		func(s *Set, i int, d int64, j int, e int64) {
+	{name: "dispatched", add: (*Set).Add, add2: (*Set).Add2},
+	{
+		name: "generic",
+		add:  func(s *Set, i int, d int64) { addGeneric(&s.row0[i], s.mask, s.stride, d) },
+		add2: func(s *Set, i int, d int64, j int, e int64) {
 			add2Generic(&s.row0[i], &s.row0[j], s.mask, s.stride, d, e)
-		}},
+		},
+	},
+}
+
+// use makes impl the one in use until the test ends.
+func (impl addImpl) use(t *testing.T) {
+	if impl.setup != nil {
+		t.Cleanup(impl.setup())
+	}
 }
 
 // names returns n counter names.
@@ -45,24 +56,31 @@ func names(n int) []string {
 
 func TestSetEveryCounterAlone(t *testing.T) {
 	// 15..17, 31..33: around the ends of a row's lines.
+	for _, impl := range addImpls {
+		t.Run(impl.name, func(t *testing.T) {
+			impl.use(t)
+			everyCounterAlone(t, impl)
+		})
+	}
+}
+
+func everyCounterAlone(t *testing.T, impl addImpl) {
 	for _, n := range []int{1, 2, 15, 16, 17, 31, 32, 33, 100} {
 		for _, rows := range []int{1, 2, 64} {
-			for _, impl := range addImpls {
-				s := newSet(rows, names(n))
-				want := make([]int64, n)
-				for i := range n {
-					impl.add(s, i, int64(i+1))
-					impl.add2(s, i, 1000, (i+1)%n, -5)
-					want[i] += int64(i+1) + 1000
-					want[(i+1)%n] -= 5
-				}
-				if got := s.Snapshot(nil); !slices.Equal(got, want) {
-					t.Fatalf("%s, %d counters, %d rows: %v, want %v", impl.name, n, rows, got, want)
-				}
-				for i := range n {
-					if got := s.Load(i); got != want[i] {
-						t.Fatalf("%s, %d counters, %d rows: Load(%d) = %d, want %d", impl.name, n, rows, i, got, want[i])
-					}
+			s := newSet(rows, names(n))
+			want := make([]int64, n)
+			for i := range n {
+				impl.add(s, i, int64(i+1))
+				impl.add2(s, i, 1000, (i+1)%n, -5)
+				want[i] += int64(i+1) + 1000
+				want[(i+1)%n] -= 5
+			}
+			if got := s.Snapshot(nil); !slices.Equal(got, want) {
+				t.Fatalf("%d counters, %d rows: %v, want %v", n, rows, got, want)
+			}
+			for i := range n {
+				if got := s.Load(i); got != want[i] {
+					t.Fatalf("%d counters, %d rows: Load(%d) = %d, want %d", n, rows, i, got, want[i])
 				}
 			}
 		}
@@ -200,7 +218,7 @@ func TestCounterFirstAdds(t *testing.T) {
 	}
 }
 
-// totals checks that no count is lost or doubled while adds through all tiers,
+// TestExactTotals checks that no count is lost or doubled while adds through all tiers,
 // loads and drains run at once, and that loads never go back while nobody
 // drains.
 func TestExactTotals(t *testing.T) {
@@ -212,6 +230,7 @@ func TestExactTotals(t *testing.T) {
 		for _, impl := range addImpls {
 			for _, drain := range []bool{false, true} {
 				t.Run(fmt.Sprintf("procs=%d/%s/drain=%v", procs, impl.name, drain), func(t *testing.T) {
+					impl.use(t)
 					defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
 					exactTotals(t, impl, adds, drain)
 				})
