@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/blockpath/blockpath/stripedcounter"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,6 +52,12 @@ type Backend interface {
 	// and the failure sticks to the file, see [File].
 	Datasync(ctx context.Context, files ...*File) error
 
+	// Stats returns the backend's counters: reads, read_bytes, writes, write_bytes,
+	// datasyncs; ring_reads, ring_writes and ring_datasyncs, what of them went
+	// through the ring; short, retries, errors; and those of an Engine, which stay
+	// zero without a ring.
+	Stats() *stripedcounter.Set
+
 	// Close waits for the operations in flight and frees what the backend holds.
 	// Later operations fail with ErrClosed. Closing twice is fine.
 	Close() error
@@ -75,6 +82,18 @@ const (
 type Config struct {
 	// Backend is the one to use. "" means AutoBackend.
 	Backend Choice
+
+	// Entries is the length of the ring's submission queue; twice as many
+	// operations can be in flight. 0 means 256.
+	Entries int
+
+	// Dedicated gives the ring a thread of its own: cheaper for queues that are
+	// always deep, much slower for shallow ones.
+	Dedicated bool
+
+	// Register are arenas whose memory is registered with the ring, where
+	// RLIMIT_MEMLOCK allows it. All their pages become resident.
+	Register []*Arena
 }
 
 // Capabilities says which backend is in use and why.
@@ -82,6 +101,9 @@ type Capabilities struct {
 	Backend string // "ring" or "syscall"
 	Reason  string // in words, for a log or a status page
 	Kernel  string // release of the running kernel
+
+	// Registered says whether the arenas of the config are registered.
+	Registered bool
 }
 
 // Open chooses a backend. The kernel is probed once per process; every Open
@@ -92,9 +114,9 @@ func Open(cfg Config) (Backend, error) {
 	case SyscallBackend:
 		return newSyscallBackend("plain system calls were asked for"), nil
 	case "", AutoBackend:
-		return openBest(false)
+		return openBest(cfg, false)
 	case RingBackend:
-		return openBest(true)
+		return openBest(cfg, true)
 	}
 	return nil, &ConfigError{Field: "Config.Backend", Value: cfg.Backend, Want: "auto, ring or syscall"}
 }
@@ -115,17 +137,20 @@ type backend struct {
 	dev  device
 	caps Capabilities
 	ops  gate
+	stat *stripedcounter.Set
 }
 
-func newBackend(dev device, caps Capabilities) *backend {
-	b := &backend{dev: dev, caps: caps}
+func newBackend(dev device, caps Capabilities, stat *stripedcounter.Set) *backend {
+	b := &backend{dev: dev, caps: caps, stat: stat}
 	b.ops.init()
 	return b
 }
 
 func newSyscallBackend(reason string) *backend {
-	return newBackend(sysDevice{}, Capabilities{Backend: string(SyscallBackend), Reason: reason, Kernel: kernelRelease()})
+	return newBackend(sysDevice{}, Capabilities{Backend: string(SyscallBackend), Reason: reason, Kernel: kernelRelease()}, newBackendStats())
 }
+
+func (b *backend) Stats() *stripedcounter.Set { return b.stat }
 
 func (b *backend) Name() string               { return b.caps.Backend }
 func (b *backend) Capabilities() Capabilities { return b.caps }
@@ -156,6 +181,7 @@ func (b *backend) end(f *File) {
 
 func (b *backend) ReadAt(ctx context.Context, f *File, buf Buffer, off int64) (int, error) {
 	fail := func(done int, err error) (int, error) {
+		b.stat.Add(statErrors, 1)
 		return done, &IOError{Op: opRead, File: f.Name(), Offset: off, Length: int64(buf.Len()), Done: int64(done), Err: err}
 	}
 	if off < 0 {
@@ -178,13 +204,17 @@ func (b *backend) ReadAt(ctx context.Context, f *File, buf Buffer, off int64) (i
 		n, err := b.dev.read(ctx, f, buf.from(done), off+int64(done))
 		switch {
 		case err != nil:
-			if !again(ctx, err, &tries) {
+			if !b.again(ctx, err, &tries) {
 				return fail(done, err)
 			}
 		case n == 0:
+			b.stat.Add2(statReads, 1, statReadBytes, int64(done))
 			return done, io.EOF
 		default:
 			done, tries = done+n, 0
+			if done < buf.Len() {
+				b.stat.Add(statShort, 1)
+			}
 			if done < buf.Len() && f.direct {
 				// The kernel reads the unaligned end of a file but does not take an
 				// unaligned offset to find out that there is no more.
@@ -193,12 +223,14 @@ func (b *backend) ReadAt(ctx context.Context, f *File, buf Buffer, off int64) (i
 					return fail(done, err)
 				}
 				if off+int64(done) >= end.Size() {
+					b.stat.Add2(statReads, 1, statReadBytes, int64(done))
 					return done, io.EOF
 				}
 				done -= done % directAlign
 			}
 		}
 	}
+	b.stat.Add2(statReads, 1, statReadBytes, int64(done))
 	return done, nil
 }
 
@@ -208,6 +240,7 @@ func (b *backend) WriteAt(ctx context.Context, f *File, bs []Buffer, off int64) 
 		total += buf.Len()
 	}
 	fail := func(done int, err error) error {
+		b.stat.Add(statErrors, 1)
 		return &IOError{Op: opWrite, File: f.Name(), Offset: off, Length: int64(total), Done: int64(done), Err: err}
 	}
 	if off < 0 {
@@ -233,18 +266,22 @@ func (b *backend) WriteAt(ctx context.Context, f *File, bs []Buffer, off int64) 
 		n, err := b.dev.write(ctx, f, bs, done, off+int64(done))
 		switch {
 		case err != nil:
-			if !again(ctx, err, &tries) {
+			if !b.again(ctx, err, &tries) {
 				return fail(done, err)
 			}
 		case n == 0:
 			return fail(done, io.ErrShortWrite)
 		default:
 			done, tries = done+n, 0
+			if done < total {
+				b.stat.Add(statShort, 1)
+			}
 			if done < total && f.direct {
 				done -= done % directAlign
 			}
 		}
 	}
+	b.stat.Add2(statWrites, 1, statWriteBytes, int64(total))
 	return nil
 }
 
@@ -278,7 +315,7 @@ func (b *backend) Datasync(ctx context.Context, files ...*File) error {
 		for _, err := range got {
 			retry = retry || err != nil && transient(err)
 		}
-		retry = retry && again(ctx, unix.EINTR, &tries)
+		retry = retry && b.again(ctx, unix.EINTR, &tries)
 		k := 0
 		for i, f := range todo {
 			err := got[i]
@@ -287,7 +324,9 @@ func (b *backend) Datasync(ctx context.Context, files ...*File) error {
 				k++
 				continue
 			}
+			b.stat.Add(statSyncs, 1)
 			if err != nil {
+				b.stat.Add(statErrors, 1)
 				e := &IOError{Op: opDatasync, File: f.Name(), Err: err}
 				errs[at[i]] = e
 				if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
@@ -310,11 +349,12 @@ func transient(err error) bool { return err == unix.EINTR || err == unix.EAGAIN 
 
 // again reports whether an operation that failed with err should be tried once
 // more, after waiting longer every time.
-func again(ctx context.Context, err error, tries *int) bool {
+func (b *backend) again(ctx context.Context, err error, tries *int) bool {
 	if !transient(err) || *tries == maxRetries {
 		return false
 	}
 	*tries++
+	b.stat.Add(statRetries, 1)
 	t := time.NewTimer(min(time.Microsecond<<min(*tries, 20), 10*time.Millisecond))
 	defer t.Stop()
 	select {

@@ -128,17 +128,18 @@ func TestReadWrite(t *testing.T) {
 		buf := get(t, a, len(want))
 		defer release(t, buf)
 		for _, c := range []struct {
-			off, n, want int
-			err          error
+			off     int64
+			n, want int
+			err     error
 		}{
 			{77, len(want), len(want), nil},
 			{77 + 1000, len(want), len(want) - 1000, io.EOF},
-			{76 + len(want), 1, 1, nil},
-			{77 + len(want), 1, 0, io.EOF},
+			{76 + int64(len(want)), 1, 1, nil},
+			{77 + int64(len(want)), 1, 0, io.EOF},
 			{1 << 40, 5, 0, io.EOF},
 			{0, 0, 0, nil},
 		} {
-			n, err := b.ReadAt(ctx, f, buf.Slice(0, c.n), int64(c.off))
+			n, err := b.ReadAt(ctx, f, buf.Slice(0, c.n), c.off)
 			if n != c.want || err != c.err {
 				t.Errorf("ReadAt(%d at %d) = %d, %v, want %d, %v", c.n, c.off, n, err, c.want, c.err)
 			} else if n > 0 && !bytes.Equal(buf.Bytes()[:n], want[c.off-77:][:n]) {

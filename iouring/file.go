@@ -68,6 +68,8 @@ type File struct {
 	direct bool
 	ops    gate
 	failed atomic.Pointer[IOError]
+
+	noNowait atomic.Bool // the file system does not say what is cached
 }
 
 // OpenFile opens a file as os.OpenFile does. With O_DIRECT (linux) in flag,

@@ -83,6 +83,18 @@ func openStoreWith(t testing.TB, cfg StoreConfig) *Store {
 	return s
 }
 
+// fastDir returns a temporary directory in memory if there is one: for tests of
+// thousands of files that have no use for a disk.
+func fastDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "datanode")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // checkLeaks fails the test if goroutines or file descriptors are left when it
 // and its cleanups are done. Call it first.
 func checkLeaks(t testing.TB) {

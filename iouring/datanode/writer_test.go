@@ -19,7 +19,7 @@ import (
 // accepted, and what the files then hold (HDFS.md 6.3 and its model).
 func TestMergeExhaustive(t *testing.T) {
 	checkLeaks(t)
-	s := openStore(t, t.TempDir())
+	s := openStore(t, fastDir(t))
 	c := crc.Chunks{Kind: crc.CRC32, Size: 4}
 	oracle := randomBytes(1, 64)
 	id, cases, rejected := int64(0), 0, 0
@@ -122,7 +122,7 @@ func TestMergeVectors(t *testing.T) {
 // flushes, syncs and readers in between.
 func TestRandomHistories(t *testing.T) {
 	checkLeaks(t)
-	s := openStore(t, t.TempDir())
+	s := openStore(t, fastDir(t))
 	const size = 600
 	oracle := randomBytes(3, size)
 	rounds := 300
