@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 // start runs guest on the bare machine. It wants an aligned stack, FS set up as
