@@ -2,9 +2,12 @@ package crc_test
 
 import (
 	"bytes"
+	"crypto/md5"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/blockpath/blockpath/crc"
@@ -75,6 +78,41 @@ func TestHadoopGoldenSums(t *testing.T) {
 		}
 		if !bytes.Equal(sums, g.Sums) {
 			t.Errorf("%v/%d, %d bytes: sums %x, want %x", k, g.Size, g.Length, sums, g.Sums)
+		}
+	})
+}
+
+func TestHadoopGoldenFiles(t *testing.T) {
+	golden(t, "files.jsonl", func(g struct {
+		Kind                    string
+		Size, BlockSize, Length int
+		MD5, Composite          string // as "hdfs dfs -checksum" prints them
+	}) {
+		c := crc.Chunks{Kind: goldenKind(t, g.Kind), Size: g.Size}
+		var blocks [][md5.Size]byte
+		composite := uint32(0)
+		data := ramp(g.Length)
+		for at := 0; at < len(data); at += g.BlockSize {
+			block := data[at:min(at+g.BlockSize, len(data))]
+			for i := range block {
+				block[i] += byte(at / g.BlockSize)
+			}
+			sums := c.Append(nil, block)
+			blocks = append(blocks, md5.Sum(sums))
+			sum, err := c.Compose(sums, int64(len(block)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			composite = crc.Combine(c.Kind, composite, sum, int64(len(block)))
+		}
+		if _, want, _ := strings.Cut(g.MD5, ":"); want != fmt.Sprintf("%x", crc.FileMD5(blocks)) {
+			t.Errorf("%+v: MD5 %x, want %s", g, crc.FileMD5(blocks), want)
+		}
+		if g.Length == 0 {
+			return // Hadoop has no composite checksum of nothing
+		}
+		if _, want, _ := strings.Cut(g.Composite, ":"); want != fmt.Sprintf("0x%08x", composite) {
+			t.Errorf("%+v: composite 0x%08x, want %s", g, composite, want)
 		}
 	})
 }

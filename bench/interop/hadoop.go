@@ -120,6 +120,8 @@ type hadoop struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
+
+	files map[string]bool // what has been written to the cluster; nil if none runs
 }
 
 // startHadoop starts the JVM. Hadoop's log goes to standard error from the

@@ -25,7 +25,7 @@ import (
 )
 
 // checks in the order in which they run.
-var checks = slices.Concat(wireChecks, streamChecks, sumChecks)
+var checks = slices.Concat(wireChecks, streamChecks, sumChecks, diskChecks, fileChecks)
 
 func main() {
 	if err := run(); err != nil {
@@ -38,6 +38,7 @@ func run() error {
 	cache := flag.String("cache", filepath.Join("..", ".cache", "hadoop"), "directory for jars and classes")
 	pattern := flag.String("run", "", "regular expression: run only the checks whose name it matches")
 	seed := flag.Uint64("seed", 1, "seed of the generated values")
+	golden := flag.Bool("golden", false, "write the golden files of the repository anew instead of checking")
 	log := flag.String("log", "OFF", "level from which on Hadoop's log is shown")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -70,17 +71,22 @@ func run() error {
 	}
 	defer os.RemoveAll(work)
 
+	if *golden {
+		t := &trial{hadoop: h, rng: rand.New(rand.NewPCG(*seed, 0)), dir: filepath.Join(work, "golden")}
+		return t.run(check{"golden", func(t *trial) error { return writeGolden(t, "..") }})
+	}
+
 	fmt.Printf("Hadoop %s on Java %s\n\n", version[0], version[1])
 	fmt.Printf("%-34s %9s %9s %9s %8s\n", "check", "agreed", "stricter", "disagreed", "seconds")
 	passed, failed := 0, 0
-	var notes []string
+	var strictNotes, notes []string
 	for i, c := range checks {
 		if !match.MatchString(c.name) {
 			continue
 		}
 		t := &trial{
 			hadoop: h, rng: rand.New(rand.NewPCG(*seed, uint64(i))),
-			dir: filepath.Join(work, fmt.Sprint(i)), stricter: map[string]int{},
+			dir: filepath.Join(work, fmt.Sprint(i)), stricter: map[string]int{}, notes: map[string]int{},
 		}
 		start := time.Now()
 		if err := t.run(c); err != nil {
@@ -89,7 +95,10 @@ func run() error {
 		strict := 0
 		for reason, n := range t.stricter {
 			strict += n
-			notes = append(notes, fmt.Sprintf("%s: %s (%d)", c.name, reason, n))
+			strictNotes = append(strictNotes, fmt.Sprintf("%s: %s (%d)", c.name, reason, n))
+		}
+		for text, n := range t.notes {
+			notes = append(notes, fmt.Sprintf("%s: %s (%d)", c.name, text, n))
 		}
 		fmt.Printf("%-34s %9d %9d %9d %8.1f\n", c.name, t.agreed, strict, t.disagreed, time.Since(start).Seconds())
 		for _, p := range t.problems {
@@ -101,10 +110,8 @@ func run() error {
 			passed++
 		}
 	}
-	if len(notes) > 0 {
-		slices.Sort(notes)
-		fmt.Printf("\nHadoop accepts and we refuse, as the format notes say:\n  %s\n", strings.Join(notes, "\n  "))
-	}
+	printNotes("Hadoop accepts and we refuse", strictNotes)
+	printNotes("Both accept", notes)
 	fmt.Printf("\n%d passed, %d failed\n", passed, failed)
 	if failed > 0 {
 		return errors.New("blockpath and Hadoop disagree")
@@ -113,6 +120,13 @@ func run() error {
 		return errors.New("no check matches")
 	}
 	return nil
+}
+
+func printNotes(title string, notes []string) {
+	if len(notes) > 0 {
+		slices.Sort(notes)
+		fmt.Printf("\n%s:\n  %s\n", title, strings.Join(notes, "\n  "))
+	}
 }
 
 // A check asks about one subject.
@@ -128,6 +142,7 @@ type trial struct {
 	dir       string // a directory of its own, for those that call mkdir
 	agreed    int
 	stricter  map[string]int // reason to count
+	notes     map[string]int // what both accept although it is damaged, to count
 	disagreed int
 	problems  []string // the first few disagreements
 }
@@ -176,6 +191,9 @@ func (t *trial) disagree(format string, args ...any) {
 
 // strict records that Hadoop accepts what we refuse on purpose.
 func (t *trial) strict(reason string) { t.stricter[reason]++ }
+
+// note records that both accept something damaged.
+func (t *trial) note(what string) { t.notes[what]++ }
 
 // same records whether our answer is Hadoop's. what describes the question.
 func (t *trial) same(ours, hadoops any, what string, args ...any) bool {

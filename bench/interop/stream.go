@@ -132,23 +132,18 @@ func packetsToHadoop(t *trial) error {
 func packetsToUs(t *trial) error {
 	for range someValues / 2 {
 		s := t.stream()
-		args := []any{hadoopKind(s.chunks.Kind), s.chunks.Size, s.maxChunks}
-		for _, p := range s.packets {
-			args = append(args, p.Offset, p.Seqno, p.Last, p.Sync, p.data)
-		}
-		answer, refused := t.ask("packets.make", args...)
+		b, refused := t.packetsByHadoop(s)
 		if refused != nil {
 			t.disagree("packets: %v", refused)
 			continue
 		}
-		b := bytesOf(answer[0])
 		got, err := receive(b)
 		if err != nil {
 			t.disagree("stream %x: %v", b, err)
 			continue
 		}
 		t.same(streamText(got, "end"), streamText(s.packets, "end"), "stream of %d bytes", len(b))
-		t.same(hexOf(s.bytes()), answer[0], "bytes of the stream")
+		t.same(hexOf(s.bytes()), hexOf(b), "bytes of the stream")
 		for _, p := range got {
 			if err := s.chunks.Verify(p.data, p.sums, p.Offset); err != nil {
 				t.disagree("packet %d: %v", p.Seqno, err)
@@ -156,6 +151,19 @@ func packetsToUs(t *trial) error {
 		}
 	}
 	return nil
+}
+
+// packetsByHadoop lets Hadoop's client make the bytes of a stream.
+func (t *trial) packetsByHadoop(s stream) ([]byte, *refusal) {
+	args := []any{hadoopKind(s.chunks.Kind), s.chunks.Size, s.maxChunks}
+	for _, p := range s.packets {
+		args = append(args, p.Offset, p.Seqno, p.Last, p.Sync, p.data)
+	}
+	answer, refused := t.ask("packets.make", args...)
+	if refused != nil {
+		return nil, refused
+	}
+	return bytesOf(answer[0]), nil
 }
 
 // packetsDamaged cuts streams off and overwrites lengths and header bytes. Both

@@ -259,6 +259,13 @@ func acksToHadoop(t *trial) error {
 	return nil
 }
 
+func numbers(statuses []packet.Status) (n []uint8) {
+	for _, s := range statuses {
+		n = append(n, uint8(s))
+	}
+	return n
+}
+
 func list[E any](values []E) string {
 	if len(values) == 0 {
 		return "-"
@@ -281,11 +288,7 @@ func acksToUs(t *trial) error {
 			if t.rng.IntN(2) == 0 {
 				a.Flags = nil
 			}
-			var replies []uint8
-			for _, s := range a.Replies {
-				replies = append(replies, uint8(s))
-			}
-			question, args = "ack.raw", []any{a.Seqno, nanos, list(replies), list(a.Flags)}
+			question, args = "ack.raw", []any{a.Seqno, nanos, list(numbers(a.Replies)), list(a.Flags)}
 		}
 		answer, refused := t.ask(question, args...)
 		if refused != nil {
@@ -544,21 +547,26 @@ func responseText(r packet.BlockOpResponse) string {
 	return fmt.Sprintf("%d %s %s %s", r.Status, link, sums, message)
 }
 
+func (t *trial) response() packet.BlockOpResponse {
+	r := packet.BlockOpResponse{Status: packet.Status(t.rng.IntN(14)), HasFirstBadLink: t.rng.IntN(2) == 0}
+	if r.HasFirstBadLink {
+		r.FirstBadLink = t.word()
+	}
+	if t.rng.IntN(2) == 0 {
+		r.Message = t.word()
+	}
+	if t.rng.IntN(2) == 0 {
+		r.ReadChecksum = &packet.ReadChecksumInfo{
+			Chunks:      crc.Chunks{Kind: crc.Kind(t.rng.IntN(3)), Size: 1 + t.rng.IntN(1<<(1+t.rng.IntN(24)))},
+			ChunkOffset: t.int64() & (1<<63 - 1),
+		}
+	}
+	return r
+}
+
 func responses(t *trial) error {
 	for range someValues {
-		r := packet.BlockOpResponse{Status: packet.Status(t.rng.IntN(14)), HasFirstBadLink: t.rng.IntN(2) == 0}
-		if r.HasFirstBadLink {
-			r.FirstBadLink = t.word()
-		}
-		if t.rng.IntN(2) == 0 {
-			r.Message = t.word()
-		}
-		if t.rng.IntN(2) == 0 {
-			r.ReadChecksum = &packet.ReadChecksumInfo{
-				Chunks:      crc.Chunks{Kind: crc.Kind(t.rng.IntN(3)), Size: 1 + t.rng.IntN(1<<(1+t.rng.IntN(24)))},
-				ChunkOffset: t.int64() & (1<<63 - 1),
-			}
-		}
+		r := t.response()
 		text := responseText(r)
 		b := r.Append(nil)
 		if answer, refused := t.ask("response.parse", b); refused != nil {

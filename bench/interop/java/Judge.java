@@ -6,8 +6,12 @@ import java.io.DataOutputStream;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.net.URL;
+import java.net.URLClassLoader;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -19,6 +23,7 @@ import org.apache.hadoop.fs.ChecksumException;
 import org.apache.hadoop.fs.MD5MD5CRC32CastagnoliFileChecksum;
 import org.apache.hadoop.fs.MD5MD5CRC32FileChecksum;
 import org.apache.hadoop.fs.MD5MD5CRC32GzipFileChecksum;
+import org.apache.hadoop.hdfs.HdfsConfiguration;
 import org.apache.hadoop.hdfs.Packets;
 import org.apache.hadoop.hdfs.protocol.datatransfer.PacketHeader;
 import org.apache.hadoop.hdfs.protocol.datatransfer.PacketReceiver;
@@ -376,24 +381,40 @@ public final class Judge {
     });
   }
 
+  /** Read by every Configuration if the class loader of the thread has it. */
+  private static final String SITE = "judge-site.xml";
+
   private static void disk() {
+    HdfsConfiguration.init(); // so that its defaults come before
+    Configuration.addDefaultResource(SITE);
     // debug ARG...: DebugAdmin with the arguments (hex text); the exit code and what it printed
-    COMMANDS.put("debug", (a, r) -> debug(new Configuration(false), a, 1, r));
+    COMMANDS.put("debug", (a, r) -> debug(Arrays.copyOfRange(a, 1, a.length), r));
     // debug.compute TYPE BPC BLOCK META
     COMMANDS.put("debug.compute", (a, r) -> {
-      Configuration conf = new Configuration(false);
-      conf.set("dfs.checksum.type", a[1]);
-      conf.set("dfs.bytes-per-checksum", a[2]);
-      debug(conf, new String[] {hexText("computeMeta"), hexText("-block"), a[3], hexText("-out"),
-          a[4]}, 0, r);
+      // computeMeta asks a Configuration of its own, so the values must stand in a file that it finds
+      Path site = Files.createTempDirectory("judge");
+      Files.writeString(site.resolve(SITE), "<configuration>"
+          + "<property><name>dfs.checksum.type</name><value>" + a[1] + "</value></property>"
+          + "<property><name>dfs.bytes-per-checksum</name><value>" + a[2] + "</value></property>"
+          + "</configuration>");
+      Thread me = Thread.currentThread();
+      ClassLoader before = me.getContextClassLoader();
+      try (URLClassLoader with = new URLClassLoader(new URL[] {site.toUri().toURL()}, before)) {
+        me.setContextClassLoader(with);
+        debug(new String[] {hexText("computeMeta"), hexText("-block"), a[3], hexText("-out"), a[4]},
+            r);
+      } finally {
+        me.setContextClassLoader(before);
+        Files.delete(site.resolve(SITE));
+        Files.delete(site);
+      }
     });
   }
 
-  private static void debug(Configuration conf, String[] a, int from, List<String> r)
-      throws Exception {
-    String[] args = new String[a.length - from];
+  private static void debug(String[] hexArgs, List<String> r) throws Exception {
+    String[] args = new String[hexArgs.length];
     for (int i = 0; i < args.length; i++) {
-      args[i] = text(a[from + i]);
+      args[i] = text(hexArgs[i]);
     }
     PrintStream out = System.out;
     PrintStream err = System.err;
@@ -402,7 +423,7 @@ public final class Judge {
     System.setOut(to);
     System.setErr(to);
     try {
-      r.add(Integer.toString(ToolRunner.run(new DebugAdmin(conf), args)));
+      r.add(Integer.toString(ToolRunner.run(new DebugAdmin(new Configuration(false)), args)));
     } finally {
       System.setOut(out);
       System.setErr(err);
