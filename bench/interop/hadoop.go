@@ -127,7 +127,7 @@ type hadoop struct {
 // startHadoop starts the JVM. Hadoop's log goes to standard error from the
 // given level on.
 func startHadoop(classPath, logLevel string) (*hadoop, error) {
-	h := &hadoop{cmd: exec.Command("java", "-ea", "-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+	h := &hadoop{cmd: exec.Command("java", "-ea", "-Xms2g", "-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 		"-Djudge.log="+logLevel, "-cp", classPath, "Judge")}
 	h.cmd.Stderr = os.Stderr
 	var err error
