@@ -43,15 +43,15 @@ func (e *PacketError) Error() string {
 		e.Seqno, e.Offset, e.Block, e.Reason, e.Expected, e.Got)
 }
 
-// A SpaceError reports that no volume of the store has room for a block.
+// A SpaceError reports that a volume has no room for a block.
 type SpaceError struct {
-	Dirs []string
+	Dir  string
 	Need int64 // bytes
-	Free int64 // bytes of the volume that has the most, reservations deducted
+	Free int64 // bytes, those promised to other writers deducted
 }
 
 func (e *SpaceError) Error() string {
-	return fmt.Sprintf("datanode: no space: need %d bytes, at most %d are free in %v", e.Need, e.Free, e.Dirs)
+	return fmt.Sprintf("datanode: no space: need %d bytes, %d are free in %s", e.Need, e.Free, e.Dir)
 }
 
 // A LockError reports a directory that another process, or another store of

@@ -15,14 +15,17 @@ import (
 
 // write carries out a WRITE_BLOCK. The connection is of no further use.
 func (c *conn) write(req *packet.WriteBlock) {
-	w, status, err := c.open(req)
+	w, err := c.open(req)
 	if err != nil {
-		c.refuse(req.Block, status, err.Error())
+		c.refuse(req.Block, statusOf(err), err.Error())
+		return
+	}
+	err = c.send((&packet.BlockOpResponse{HasFirstBadLink: true}).Append(nil))
+	if w == nil {
 		return
 	}
 	w.NotifyStop(func() { c.Close() })
 	session := &writeSession{conn: c, w: w, ctx: c.server.ctx, in: packet.NewReceiver(c.in, c.server.cfg.MaxPacketLen)}
-	err = c.send((&packet.BlockOpResponse{HasFirstBadLink: true}).Append(nil))
 	if err == nil {
 		err = session.run()
 	}
@@ -39,22 +42,37 @@ func (c *conn) write(req *packet.WriteBlock) {
 	}
 }
 
-// open makes the writer that a request asks for.
-func (c *conn) open(req *packet.WriteBlock) (*BlockWriter, packet.Status, error) {
+// open makes the writer that a request asks for; none if it asks for no more
+// than the end of a block.
+func (c *conn) open(req *packet.WriteBlock) (*BlockWriter, error) {
+	s := c.server.store
+	unsupported := func(reason string, err error) (*BlockWriter, error) {
+		return nil, s.refuse("write", req.Block, packet.ErrorUnsupported, reason, err)
+	}
 	switch {
-	case req.Stage != packet.SetupCreate:
-		return nil, packet.ErrorUnsupported, fmt.Errorf("stage %s is not supported", req.Stage)
 	case req.ClientName == "":
-		return nil, packet.ErrorUnsupported, errors.New("copies from datanodes are not supported")
+		return unsupported("copies from datanodes are not supported", nil)
 	case len(req.Targets) > 0:
-		return nil, packet.ErrorUnsupported, errors.New("pipelines of several nodes are not supported")
+		return unsupported("pipelines of several nodes are not supported", nil)
 	}
 	chunks, err := req.Checksum.Chunks()
 	if err != nil {
-		return nil, packet.ErrorUnsupported, err
+		return unsupported("invalid checksum", err)
 	}
-	w, err := c.server.store.Create(c.server.ctx, req.Block, chunks)
-	return w, statusOf(err), err
+	ctx := c.server.ctx
+	switch req.Stage {
+	case packet.SetupCreate:
+		return s.Create(ctx, req.Block, chunks)
+	case packet.SetupAppend:
+		return s.Append(ctx, req.Block, req.LatestStamp, req.MinBytesRcvd, chunks)
+	case packet.SetupAppendRecovery:
+		return s.RecoverAppend(ctx, req.Block, req.LatestStamp, req.MinBytesRcvd, chunks)
+	case packet.SetupStreamingRecovery:
+		return s.Recover(ctx, req.Block, req.LatestStamp, req.MinBytesRcvd, req.MaxBytesRcvd, chunks)
+	case packet.PipelineCloseRecovery:
+		return nil, s.RecoverClose(ctx, req.Block, req.LatestStamp, req.MinBytesRcvd)
+	}
+	return unsupported(fmt.Sprintf("stage %s", req.Stage), nil)
 }
 
 // A writeSession receives the packets of one block.

@@ -68,7 +68,8 @@ type Store struct {
 	blocks  map[blockKey]*replica
 	volumes []*volume
 	next    int // volume to try first for the next block
-	closed  bool
+
+	closed atomic.Bool
 }
 
 // The counters of Store.Stats.
@@ -154,6 +155,59 @@ func (r *replica) directory() string {
 
 func (r *replica) blockPath() string { return filepath.Join(r.directory(), BlockName(r.key.id)) }
 func (r *replica) metaPath() string  { return filepath.Join(r.directory(), MetaName(r.key.id, r.stamp)) }
+
+// finalize moves the files to where finalized blocks are, under a new stamp or
+// the same. The caller holds r.mu.
+func (r *replica) finalize(newStamp int64, durable bool) error {
+	from, to := r.directory(), finalizedPath(r.vol.root, r.key.pool, r.key.id)
+	mkdir := mkdirAll
+	if !durable {
+		mkdir = func(dir string) error { return os.MkdirAll(dir, 0o755) }
+	}
+	if err := mkdir(to); err != nil {
+		return err
+	}
+	if err := r.move(to, newStamp); err != nil {
+		return err
+	}
+	r.state = finalized
+	if !durable {
+		return nil
+	}
+	return errors.Join(syncDir(to), syncDir(from))
+}
+
+// move renames the .meta file, then the block file: a block file in finalized
+// never lacks its checksums. If the second fails it takes back the first. Nothing
+// is overwritten. The caller holds r.mu.
+func (r *replica) move(to string, newStamp int64) error {
+	from := r.directory()
+	oldMeta, newMeta := r.metaPath(), filepath.Join(to, MetaName(r.key.id, newStamp))
+	oldBlock, newBlock := r.blockPath(), filepath.Join(to, BlockName(r.key.id))
+	if oldMeta != newMeta {
+		if err := renameNew(oldMeta, newMeta); err != nil {
+			return err
+		}
+	}
+	if oldBlock != newBlock {
+		if err := renameNew(oldBlock, newBlock); err != nil {
+			return errors.Join(err, os.Rename(newMeta, oldMeta))
+		}
+	}
+	r.stamp = newStamp
+	if from != to {
+		r.dir = ""
+	}
+	return nil
+}
+
+// renameNew renames a file unless there is one of the new name.
+func renameNew(from, to string) error {
+	if _, err := os.Lstat(to); err == nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: fs.ErrExist}
+	}
+	return os.Rename(from, to)
+}
 
 // OpenStore opens the directories, creates what is missing of their layout, and
 // recovers what a crash has left. A directory that is in use gives a *LockError.
@@ -293,29 +347,39 @@ func (v *volume) free() (int64, error) {
 	return int64(st.Bavail)*int64(st.Bsize) - v.reserved.Load(), nil
 }
 
+// reserve promises n bytes to a writer. A *[SpaceError] says that they are not
+// there.
+func (v *volume) reserve(n int64) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	free, err := v.free()
+	if err != nil {
+		return err
+	}
+	if free < n || free <= 0 {
+		return &SpaceError{Dir: v.root, Need: n, Free: max(free, 0)}
+	}
+	v.reserved.Add(n)
+	return nil
+}
+
 // reserve chooses a volume for n bytes, in turn among those that have room, and
 // reserves them.
 func (s *Store) reserve(n int64) (*volume, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	full := &SpaceError{Need: n}
+	first := s.next
+	s.next = (first + 1) % len(s.volumes)
+	s.mu.Unlock()
 	var errs []error
-	for range s.volumes {
-		v := s.volumes[s.next]
-		s.next = (s.next + 1) % len(s.volumes)
-		free, err := v.free()
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if free >= n && free > 0 {
-			v.reserved.Add(n)
+	for i := range s.volumes {
+		v := s.volumes[(first+i)%len(s.volumes)]
+		err := v.reserve(n)
+		if err == nil {
 			return v, nil
 		}
-		full.Dirs = append(full.Dirs, v.root)
-		full.Free = max(full.Free, free)
+		errs = append(errs, err)
 	}
-	return nil, errors.Join(append(errs, full)...)
+	return nil, errors.Join(errs...)
 }
 
 // Stats returns the store's counters.
@@ -357,12 +421,10 @@ var ErrStoreClosed = errors.New("datanode: the store is closed")
 // that are open stay usable, unless the store made its own backend and arena.
 // Closing twice is fine.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	if s.closed.Swap(true) {
 		return nil
 	}
-	s.closed = true
+	s.mu.Lock()
 	var writers []*BlockWriter
 	for _, r := range s.blocks {
 		r.mu.Lock()
@@ -399,6 +461,7 @@ func (s *Store) find(b packet.Block) *replica {
 	return s.blocks[keyOf(b)]
 }
 
+// refuse describes an operation that is not carried out.
 func (s *Store) refuse(op string, b packet.Block, status packet.Status, reason string, err error) *BlockError {
 	return &BlockError{Op: op, Block: b, Status: status, Reason: reason, Err: err}
 }
@@ -460,7 +523,7 @@ func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*Bloc
 func (s *Store) add(op string, b packet.Block, r *replica) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Load() {
 		return s.refuse(op, b, packet.Error, "shutting down", ErrStoreClosed)
 	}
 	if old := s.blocks[r.key]; old != nil {

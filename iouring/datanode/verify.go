@@ -111,6 +111,7 @@ func Verify(ctx context.Context, paths []string, cfg VerifyConfig) (*Report, err
 		}
 		paths = paths[i:]
 	}
+	defer s.settleOrphans()
 	for _, p := range paths {
 		if err := s.path(p); err != nil {
 			return s.report, err
@@ -125,13 +126,14 @@ func Verify(ctx context.Context, paths []string, cfg VerifyConfig) (*Report, err
 const scrubRead = 256 << 10
 
 type scrubber struct {
-	ctx    context.Context
-	cfg    VerifyConfig
-	after  string
-	limit  *rate.Limiter
-	report *Report
-	data   []byte
-	sums   []byte
+	ctx     context.Context
+	cfg     VerifyConfig
+	after   string
+	limit   *rate.Limiter
+	report  *Report
+	orphans []string
+	data    []byte
+	sums    []byte
 }
 
 func (s *scrubber) path(p string) error {
@@ -281,11 +283,50 @@ func (s *scrubber) pair(dir string, p *pair) error {
 	return nil
 }
 
-// orphan reports a file, unless it has been renamed or deleted meanwhile.
-func (s *scrubber) orphan(path string) {
-	if _, err := os.Lstat(path); err == nil {
-		s.report.Orphans = append(s.report.Orphans, path)
+// orphan notes a file whose partner was not there when the directory was read.
+// Whether it is an orphan shows at the end: it may just be created or moved.
+func (s *scrubber) orphan(path string) { s.orphans = append(s.orphans, path) }
+
+// settleOrphans reports the orphans that are still there. To those that have
+// changed lately it gives a little time.
+func (s *scrubber) settleOrphans() {
+	for try := 0; ; try++ {
+		moving := false
+		s.orphans = slices.DeleteFunc(s.orphans, func(path string) bool {
+			info, err := os.Lstat(path)
+			if err != nil || hasPartner(path) {
+				return true
+			}
+			moving = moving || time.Since(info.ModTime()) < time.Minute
+			return false
+		})
+		if !moving || try == 50 || s.ctx.Err() != nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
+	s.report.Orphans = append(s.report.Orphans, s.orphans...)
+}
+
+// hasPartner reports whether a block file has a .meta file beside it, or a .meta
+// file is the newest of its block.
+func hasPartner(path string) bool {
+	dir, name := filepath.Split(path)
+	id, isBlock := ParseBlockName(name)
+	if !isBlock {
+		id, _, _ = ParseMetaName(name)
+		if _, err := os.Lstat(filepath.Join(dir, BlockName(id))); err != nil {
+			return false
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	metas := 0
+	for _, e := range entries {
+		if other, _, isMeta := ParseMetaName(e.Name()); isMeta && other == id {
+			metas++
+		}
+	}
+	return err == nil && (isBlock && metas > 0 || metas == 1)
 }
 
 // walkOrder compares two paths by the order in which the walk meets them: the
@@ -337,6 +378,16 @@ func place(dir string, id int64) placement {
 	return placement{}
 }
 
+// A scrubbed is a block file and its .meta file being checked.
+type scrubbed struct {
+	*scrubber
+	f, meta  *os.File
+	at       placement
+	c        crc.Chunks
+	size     int64 // of the block file when it was opened
+	patience int
+}
+
 // block checks a block file and its .meta file. The error is ctx's.
 func (s *scrubber) block(dir string, id, stamp int64) error {
 	path, metaPath := filepath.Join(dir, BlockName(id)), filepath.Join(dir, MetaName(id, stamp))
@@ -355,29 +406,31 @@ func (s *scrubber) block(dir string, id, stamp int64) error {
 		}
 		return nil
 	}
-	at := place(dir, id)
-	if at.misplaced {
+	b := &scrubbed{scrubber: s, f: f, meta: meta, at: place(dir, id), patience: 50}
+	if b.at.misplaced {
 		s.report.Misplaced = append(s.report.Misplaced, path)
 	}
 	s.report.Files++
-
-	size, err := fileSize(f)
-	if err != nil {
+	if b.size, err = fileSize(f); err != nil {
 		s.fail(path, 0, err.Error())
 		return nil
 	}
 	h, err := readMetaHeader(meta)
-	if err != nil {
-		var bad *MetaError
-		if errors.As(err, &bad) && bad.Err == nil {
-			s.report.ShortMeta = append(s.report.ShortMeta, metaPath)
-			s.fail(metaPath, bad.Got, bad.Reason)
-		} else {
-			s.fail(metaPath, 0, err.Error())
-		}
+	for err != nil && b.pause() {
+		h, err = readMetaHeader(meta)
+	}
+	var bad *MetaError
+	switch {
+	case errors.As(err, &bad) && bad.Err == nil:
+		s.report.ShortMeta = append(s.report.ShortMeta, metaPath)
+		s.fail(metaPath, bad.Got, bad.Reason)
+		return nil
+	case err != nil:
+		s.fail(metaPath, 0, err.Error())
 		return nil
 	}
-	return s.chunks(f, meta, h.Chunks, size, at)
+	b.c = h.Chunks
+	return b.check()
 }
 
 func fileSize(f *os.File) (int64, error) {
@@ -388,73 +441,98 @@ func fileSize(f *os.File) (int64, error) {
 	return info.Size(), nil
 }
 
-// chunks checks the data and the length of a block file against its .meta file.
-func (s *scrubber) chunks(f, meta *os.File, c crc.Chunks, size int64, at placement) error {
-	metaSize, err := fileSize(meta)
+// pause waits a little if the files may be in the hands of a writer, who comes
+// to the checksums after the data, and reports whether to look again.
+func (b *scrubbed) pause() bool {
+	if b.patience == 0 || b.ctx.Err() != nil || !b.moving() {
+		return false
+	}
+	b.patience--
+	time.Sleep(10 * time.Millisecond)
+	return true
+}
+
+func (b *scrubbed) moving() bool {
+	open, err := b.f.Stat()
+	if err != nil || open.Size() != b.size || b.at.open && time.Since(open.ModTime()) < time.Minute {
+		return true
+	}
+	named, err := os.Lstat(b.f.Name())
+	return err != nil || !os.SameFile(open, named)
+}
+
+// check checks the data and the length of a block file against its .meta file.
+func (b *scrubbed) check() error {
+	c, bpc, sum := b.c, int64(b.c.BytesPerChunk()), int64(b.c.Kind.Size())
+	want := metaLen(c, b.size)
+	metaSize, err := fileSize(b.meta)
+	for err == nil && metaSize < want && b.pause() {
+		metaSize, err = fileSize(b.meta)
+	}
 	if err != nil {
-		s.fail(meta.Name(), 0, err.Error())
+		b.fail(b.meta.Name(), 0, err.Error())
 		return nil
 	}
-	bpc, sum := int64(c.BytesPerChunk()), int64(c.Kind.Size())
-	covered := size
-	if want := metaLen(c, size); metaSize < want {
-		if sum > 0 {
-			covered = min(size, (metaSize-MetaHeaderLen)/sum*bpc)
-		}
-		now, err := fileSize(meta)
-		if err != nil || now < want && !changed(f, size) {
-			s.report.ShortMeta = append(s.report.ShortMeta, meta.Name())
-			s.fail(meta.Name(), metaSize, fmt.Sprintf("expected %d bytes for a block of %d, got %d", want, size, metaSize))
-		}
+	covered := b.size
+	switch {
+	case sum == 0:
+		covered = 0 // nothing to check it against
+	case metaSize < want:
+		covered = min(b.size, (metaSize-MetaHeaderLen)/sum*bpc)
+		b.report.ShortMeta = append(b.report.ShortMeta, b.meta.Name())
+		b.fail(b.meta.Name(), metaSize, fmt.Sprintf("expected %d bytes for a block of %d, got %d", want, b.size, metaSize))
 	}
 	// Hadoop's computeMeta puts the first checksum of its last batch, or zero for
 	// an empty block, behind those of a block of whole chunks.
 	var stale []byte
-	staleKnown := true
-	if metaSize == metaLen(c, size)+4 && size%bpc == 0 && sum > 0 {
+	staleKnown := false
+	if metaSize == want+4 && b.size%bpc == 0 && sum > 0 {
 		stale = make([]byte, 4)
-		if _, err := meta.ReadAt(stale, metaSize-4); err != nil {
-			stale = nil
+		if _, err := b.meta.ReadAt(stale, want); err != nil {
+			b.fail(b.meta.Name(), want, err.Error())
+			return nil
 		}
-		staleKnown = size == 0 && binary.BigEndian.Uint32(stale) == 0
+		staleKnown = b.size == 0 && binary.BigEndian.Uint32(stale) == 0
 	}
 
 	batch := max(scrubRead/bpc, 1) * bpc
 	for off := int64(0); off < covered; off += batch {
 		n := min(batch, covered-off)
-		if err := s.wait(n); err != nil {
+		if err := b.wait(n); err != nil {
 			return err
 		}
-		s.data = slices.Grow(s.data[:0], int(n))[:n]
-		s.sums = slices.Grow(s.sums[:0], c.SumsLen(int(n)))[:c.SumsLen(int(n))]
-		if got, err := f.ReadAt(s.data, off); int64(got) < n {
-			if !changed(f, size) {
-				s.fail(f.Name(), off+int64(got), err.Error())
-			}
+		b.data = slices.Grow(b.data[:0], int(n))[:n]
+		b.sums = slices.Grow(b.sums[:0], c.SumsLen(int(n)))[:c.SumsLen(int(n))]
+		if !b.read(b.f, b.data, off) || !b.read(b.meta, b.sums, sumOffset(c, off)) {
 			return nil
 		}
-		if got, err := meta.ReadAt(s.sums, sumOffset(c, off)); got < len(s.sums) {
-			if !changed(f, size) {
-				s.fail(meta.Name(), sumOffset(c, off)+int64(got), err.Error())
-			}
-			return nil
+		for i := 0; stale != nil && !staleKnown && i < len(b.sums); i += 4 {
+			staleKnown = [4]byte(b.sums[i:]) == [4]byte(stale)
 		}
-		if !staleKnown {
-			for i := 0; i < len(s.sums) && !staleKnown; i += 4 {
-				staleKnown = [4]byte(s.sums[i:]) == [4]byte(stale)
-			}
-		}
-		s.report.Bytes += n
-		s.report.Chunks += c.Count(n)
-		s.mismatches(f, meta, c, size, off)
+		b.report.Bytes += n
+		b.report.Chunks += c.Count(n)
+		b.mismatches(off)
 	}
-	if metaSize > metaLen(c, size) && !at.open && !changed(f, size) {
-		s.report.LongMeta = append(s.report.LongMeta, meta.Name())
-		if stale == nil || !staleKnown {
-			s.fail(f.Name(), size, fmt.Sprintf("the block ends here, but its .meta file has %d bytes instead of %d", metaSize, metaLen(c, size)))
+	if metaSize > want && !b.at.open && !b.moving() {
+		b.report.LongMeta = append(b.report.LongMeta, b.meta.Name())
+		if !staleKnown {
+			b.fail(b.f.Name(), b.size, fmt.Sprintf("the block ends here, but its .meta file has %d bytes instead of %d", metaSize, want))
 		}
 	}
 	return nil
+}
+
+// read fills p from f. What it cannot read it reports, unless a writer has just
+// cut the file.
+func (b *scrubbed) read(f *os.File, p []byte, off int64) bool {
+	n, err := f.ReadAt(p, off)
+	if n == len(p) {
+		return true
+	}
+	if err != io.EOF || !b.moving() {
+		b.fail(f.Name(), off+int64(n), err.Error())
+	}
+	return false
 }
 
 // wait pays for n bytes.
@@ -476,19 +554,19 @@ func (s *scrubber) wait(n int64) error {
 }
 
 // mismatches reports the bad chunks of what has been read at offset off.
-func (s *scrubber) mismatches(f, meta *os.File, c crc.Chunks, size, off int64) {
-	bpc, sum := c.BytesPerChunk(), c.Kind.Size()
-	data, sums := s.data, s.sums
+func (b *scrubbed) mismatches(off int64) {
+	bpc, sum := b.c.BytesPerChunk(), b.c.Kind.Size()
+	data, sums := b.data, b.sums
 	for len(data) > 0 {
 		var bad *crc.MismatchError
-		if !errors.As(c.Verify(data, sums, off), &bad) {
+		if !errors.As(b.c.Verify(data, sums, off), &bad) {
 			return
 		}
-		if !s.settles(f, meta, c, size, bad.Offset) {
-			s.report.Bad = append(s.report.Bad, BadChunk{
-				File: f.Name(), Offset: bad.Offset, Length: bad.Length,
+		if !b.settles(bad.Offset) {
+			b.report.Bad = append(b.report.Bad, BadChunk{
+				File: b.f.Name(), Offset: bad.Offset, Length: bad.Length,
 				Expected: bad.Expected, Computed: bad.Computed,
-				Bit: flippedBit(c.Kind, bad.Length, bad.Expected, bad.Computed),
+				Bit: flippedBit(b.c.Kind, bad.Length, bad.Expected, bad.Computed),
 			})
 		}
 		skip := int(bad.Offset-off) + bad.Length
@@ -497,34 +575,25 @@ func (s *scrubber) mismatches(f, meta *os.File, c crc.Chunks, size, off int64) {
 	}
 }
 
-// settles reads a chunk that does not verify again if a writer may just have
-// been between its data and its checksum, and reports whether it then verifies.
-func (s *scrubber) settles(f, meta *os.File, c crc.Chunks, size, off int64) bool {
+// settles reads a chunk that does not verify again as long as a writer may be
+// between its data and its checksum, and reports whether it then verifies.
+func (b *scrubbed) settles(off int64) bool {
 	var sum [4]byte
-	data := make([]byte, c.BytesPerChunk())
-	for try := 0; try < 5 && changed(f, size); try++ {
-		n, err := f.ReadAt(data, off)
-		if err != nil && err != io.EOF || n == 0 {
+	var data []byte
+	for b.pause() {
+		if data == nil {
+			data = make([]byte, b.c.BytesPerChunk())
+		}
+		n, err := readFull(b.f, data, off)
+		if err != nil || n == 0 {
 			return false
 		}
-		if _, err := meta.ReadAt(sum[:], sumOffset(c, off)); err != nil {
+		if _, err := b.meta.ReadAt(sum[:], sumOffset(b.c, off)); err != nil {
 			return false
 		}
-		if c.Verify(data[:n], sum[:], off) == nil {
+		if b.c.Verify(data[:n], sum[:], off) == nil {
 			return true
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	return false
-}
-
-// changed reports whether a block file has another length than before, or has
-// been renamed or deleted.
-func changed(f *os.File, size int64) bool {
-	open, err := f.Stat()
-	if err != nil {
-		return true
-	}
-	named, err := os.Lstat(f.Name())
-	return err != nil || open.Size() != size || !os.SameFile(open, named)
 }

@@ -523,7 +523,10 @@ func (w *BlockWriter) Finalize(ctx context.Context, durable bool) error {
 	if err := flush(ctx); err != nil {
 		return err
 	}
-	if err := w.rename(durable); err != nil {
+	w.r.mu.Lock()
+	err := w.r.finalize(w.r.stamp, durable)
+	w.r.mu.Unlock()
+	if err != nil {
 		w.err = &BlockError{Op: "finalize", Block: w.Block(), Status: packet.Error, Reason: "cannot move the files", Err: err}
 		w.finish()
 		return w.err
@@ -531,52 +534,6 @@ func (w *BlockWriter) Finalize(ctx context.Context, durable bool) error {
 	w.store.stats.Add(statBlocksFinalized, 1)
 	if err := w.finish(); err != nil {
 		return &BlockError{Op: "finalize", Block: w.Block(), Status: packet.Error, Reason: "cannot close the files", Err: err}
-	}
-	return nil
-}
-
-// rename moves the files, the .meta file first: a block file in finalized never
-// lacks its checksums.
-func (w *BlockWriter) rename(durable bool) error {
-	r := w.r
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	from, to := r.directory(), finalizedPath(r.vol.root, r.key.pool, r.key.id)
-	make := mkdirAll
-	if !durable {
-		make = func(dir string) error { return os.MkdirAll(dir, 0o755) }
-	}
-	if err := make(to); err != nil {
-		return err
-	}
-	if err := moveReplica(r, from, r.stamp, to, r.stamp); err != nil {
-		return err
-	}
-	r.state, r.dir = finalized, ""
-	if !durable {
-		return nil
-	}
-	return errors.Join(syncDir(to), syncDir(from))
-}
-
-// moveReplica renames the .meta file, then the block file. If the second fails
-// it takes back the first.
-func moveReplica(r *replica, from string, oldStamp int64, to string, newStamp int64) error {
-	oldMeta, newMeta := filepath.Join(from, MetaName(r.key.id, oldStamp)), filepath.Join(to, MetaName(r.key.id, newStamp))
-	oldBlock, newBlock := filepath.Join(from, BlockName(r.key.id)), filepath.Join(to, BlockName(r.key.id))
-	for _, path := range []string{newMeta, newBlock} {
-		if from == to && path == newBlock {
-			continue
-		}
-		if _, err := os.Lstat(path); err == nil {
-			return fmt.Errorf("%s exists", path)
-		}
-	}
-	if err := os.Rename(oldMeta, newMeta); err != nil {
-		return err
-	}
-	if err := os.Rename(oldBlock, newBlock); err != nil {
-		return errors.Join(err, os.Rename(newMeta, oldMeta))
 	}
 	return nil
 }
