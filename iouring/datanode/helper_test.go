@@ -193,6 +193,7 @@ func checkFiles(t testing.TB, s *Store, b packet.Block, c crc.Chunks, data []byt
 	r := s.find(b)
 	if r == nil {
 		t.Fatalf("%v is not in the store", b)
+		return
 	}
 	r.mu.Lock()
 	block, meta := r.blockPath(), r.metaPath()

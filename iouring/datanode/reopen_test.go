@@ -74,8 +74,8 @@ func TestRandomLives(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(11, uint64(round)))
 		root := fastDir(t)
 		kind := crc.Kind(rnd.IntN(3))
-		wire, disk := crc.Chunks{Kind: kind, Size: 1 + rnd.IntN(20)}, crc.Chunks{}
-		disk = wire
+		wire := crc.Chunks{Kind: kind, Size: 1 + rnd.IntN(20)}
+		disk := wire
 		oracle := randomBytes(uint64(round), 1000)
 		b := testBlock(5)
 		s := openStore(t, root)
