@@ -2,7 +2,6 @@ package crc
 
 import (
 	"bytes"
-	"crypto/md5"
 	"encoding/hex"
 	"testing"
 
@@ -128,22 +127,32 @@ func TestKnownFileChecksums(t *testing.T) {
 			if kind == CRC32C {
 				wantMD5, want = v.castaMD5, v.casta
 			}
-			var md5s [][md5.Size]byte
-			sum := uint32(0)
-			for i, n := range v.blocks {
-				sums := c.Append(nil, ramp(n, i))
-				md5s = append(md5s, md5.Sum(sums))
-				block, err := c.Compose(sums, int64(n))
-				if err != nil {
-					t.Fatal(err)
+			for step := 1; step <= 3; step++ { // checksums added at a time
+				var blocks []BlockSum
+				for i, n := range v.blocks {
+					b := NewBlockSummer(c)
+					sums := c.Append(nil, ramp(n, i))
+					for added := sums; len(added) > 0; {
+						k := min(4*step, len(added))
+						b.Add(added[:k])
+						added = added[k:]
+					}
+					block, err := b.Sum(int64(n))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if composed, err := c.Compose(sums, int64(n)); err != nil || composed != block.CRC {
+						t.Errorf("block of %d bytes: CRC %08x, composed %08x, %v", n, block.CRC, composed, err)
+					}
+					blocks = append(blocks, block)
 				}
-				sum = Combine(kind, sum, block, int64(n))
-			}
-			if sum != want {
-				t.Errorf("%v: composite %s is %08x, want %08x", v.blocks, kind, sum, want)
-			}
-			if got := FileMD5(md5s); hex.EncodeToString(got[:]) != wantMD5 {
-				t.Errorf("%v: MD5 of %s is %x, want %s", v.blocks, kind, got, wantMD5)
+				f := NewFileSum(c, blocks)
+				if f.CRC != want {
+					t.Errorf("%v: composite %s is %08x, want %08x", v.blocks, kind, f.CRC, want)
+				}
+				if hex.EncodeToString(f.MD5[:]) != wantMD5 {
+					t.Errorf("%v: MD5 of %s is %x, want %s", v.blocks, kind, f.MD5, wantMD5)
+				}
 			}
 		}
 	}
