@@ -5,7 +5,6 @@ import (
 	"crypto/md5"
 	"encoding/binary"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/blockpath/blockpath/crc"
@@ -68,17 +67,10 @@ func (s fileShape) blocks() (blocks [][]byte) {
 	return blocks
 }
 
-// put starts the cluster if it does not run yet, and lets Hadoop's client
-// write the file if it is not there yet.
+// put lets Hadoop's client write the file if it is not there yet.
 func (t *trial) put(s fileShape) error {
-	if t.hadoop.files == nil {
-		if err := t.mkdir(); err != nil {
-			return err
-		}
-		if _, refused := t.ask("cluster.start", textOf(t.dir), 1); refused != nil {
-			return refused
-		}
-		t.hadoop.files = map[string]bool{}
+	if err := t.startCluster(); err != nil {
+		return err
 	}
 	if t.hadoop.files[s.String()] {
 		return nil
@@ -96,25 +88,18 @@ func replicasJudged(t *trial) error {
 		if err := t.put(s); err != nil {
 			return err
 		}
-		answer, refused := t.ask("cluster.replicas", s.path())
-		if refused != nil {
-			return refused
+		replicas, err := t.replicas(textOf(string(s.path())))
+		if err != nil {
+			return err
 		}
 		for i, block := range s.blocks() {
-			r := replica{string(bytesOf(answer[2*i])), string(bytesOf(answer[2*i+1]))}
-			data, err := os.ReadFile(r.block)
-			if err != nil {
-				return err
+			t.same(len(replicas[i]), 1, "%v: replicas of block %d", s, i)
+			for _, r := range replicas[i] {
+				t.sameReplica(r, block, metaOf(s.Chunks, block), "%v: block %d", s, i)
 			}
-			meta, err := os.ReadFile(r.meta)
-			if err != nil {
-				return err
-			}
-			t.same(hexOf(data), hexOf(block), "%v: block %d", s, i)
-			t.same(hexOf(metaOf(s.Chunks, block)), hexOf(meta), "%v: .meta file %d", s, i)
 		}
 	}
-	report, err := datanode.Verify(context.Background(), []string{t.dir}, datanode.VerifyConfig{})
+	report, err := datanode.Verify(context.Background(), []string{t.hadoop.clusterDir}, datanode.VerifyConfig{})
 	if err != nil {
 		return err
 	}

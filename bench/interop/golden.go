@@ -280,13 +280,13 @@ func goldenReplicas(t *trial, root string) error {
 			if err := t.put(s); err != nil {
 				return err
 			}
-			answer, refused := t.ask("cluster.replicas", s.path())
-			if refused != nil {
-				return refused
+			replicas, err := t.replicas(textOf(string(s.path())))
+			if err != nil {
+				return err
 			}
+			r := replicas[0][0]
 			g := goldenReplica{Kind: k.String(), Size: c.size, Length: c.length}
-			for i, to := range []*string{&g.Block, &g.Meta} {
-				from := string(bytesOf(answer[i]))
+			for from, to := range map[string]*string{r.block: &g.Block, r.meta: &g.Meta} {
 				_, below, _ := strings.Cut(from, "/current/BP-")
 				_, below, _ = strings.Cut(below, "/")
 				*to = filepath.Join("replicas/current", pool, below)

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 //go:embed pom.xml java
@@ -120,8 +121,10 @@ type hadoop struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
+	mu  sync.Mutex // of one question and its answer
 
-	files map[string]bool // what has been written to the cluster; nil if none runs
+	files      map[string]bool // what has been written to the cluster; nil if none runs
+	clusterDir string
 }
 
 // startHadoop starts the JVM. Hadoop's log goes to standard error from the
@@ -156,7 +159,7 @@ type refusal struct {
 func (r *refusal) Error() string { return "hadoop: " + r.exception }
 
 // ask asks one question. Byte slices go as hex; everything else as fmt prints
-// it. An exception comes back as a *refusal.
+// it. An exception comes back as a *refusal. It is safe for concurrent use.
 func (h *hadoop) ask(question string, args ...any) ([]string, error) {
 	var line bytes.Buffer
 	line.WriteString(question)
@@ -169,6 +172,8 @@ func (h *hadoop) ask(question string, args ...any) ([]string, error) {
 		}
 	}
 	line.WriteByte('\n')
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if _, err := h.in.Write(line.Bytes()); err != nil {
 		return nil, err
 	}

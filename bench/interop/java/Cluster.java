@@ -1,30 +1,50 @@
 import java.io.File;
+import java.io.IOException;
+import java.io.InputStream;
+import java.security.MessageDigest;
+import java.util.ArrayList;
 import java.util.EnumSet;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.crypto.CryptoProtocolVersion;
 import org.apache.hadoop.fs.CreateFlag;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FileChecksum;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Options;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.StorageType;
 import org.apache.hadoop.fs.permission.FsPermission;
+import org.apache.hadoop.hdfs.AddBlockFlag;
 import org.apache.hadoop.hdfs.DistributedFileSystem;
 import org.apache.hadoop.hdfs.HdfsConfiguration;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
+import org.apache.hadoop.hdfs.client.HdfsDataInputStream;
+import org.apache.hadoop.hdfs.protocol.ClientProtocol;
+import org.apache.hadoop.hdfs.protocol.DatanodeInfo;
 import org.apache.hadoop.hdfs.protocol.ExtendedBlock;
+import org.apache.hadoop.hdfs.protocol.LastBlockWithStatus;
 import org.apache.hadoop.hdfs.protocol.LocatedBlock;
+import org.apache.hadoop.io.EnumSetWritable;
 import org.apache.hadoop.util.DataChecksum;
 
-/** A name node and data nodes in this JVM. */
+/** A name node and datanodes in this JVM, and what a client says to the name node. */
 final class Cluster {
   private Cluster() {}
 
+  /** The name by which the name node knows the client that writes. */
+  private static final String CLIENT = "blockpath-interop";
+
   private static MiniDFSCluster cluster;
+  private static int nodes;
 
   /** A client for each way to combine checksums. */
   private static final Map<String, FileSystem> byMode = new HashMap<>();
+
+  /** Datanodes that have been stopped, by transfer port. */
+  private static final Map<Integer, MiniDFSCluster.DataNodeProperties> stopped = new HashMap<>();
 
   private static Configuration conf(File dir) {
     Configuration c = new HdfsConfiguration();
@@ -36,6 +56,31 @@ final class Cluster {
     return c;
   }
 
+  private static ClientProtocol nameNode() throws IOException {
+    return cluster.getFileSystem().getClient().getNamenode();
+  }
+
+  private static ExtendedBlock block(String[] a, int i) {
+    return new ExtendedBlock(Judge.text(a[i]), Long.parseLong(a[i + 1]), Long.parseLong(a[i + 3]),
+        Long.parseLong(a[i + 2]));
+  }
+
+  /** Adds block, token, nodes, storage types and storage ids. */
+  private static void add(List<String> r, LocatedBlock b) {
+    Ops.head(r, b.getBlock(), b.getBlockToken());
+    r.add(Ops.nodes(b.getLocations()));
+    List<String> types = new ArrayList<>();
+    for (StorageType t : b.getStorageTypes()) {
+      types.add(t.name());
+    }
+    r.add(Ops.join(types));
+    List<String> ids = new ArrayList<>();
+    for (String id : b.getStorageIDs()) {
+      ids.add(Judge.hexText(id));
+    }
+    r.add(Ops.join(ids));
+  }
+
   static void register(Map<String, Judge.Command> commands) {
     // cluster.start DIR NODES
     commands.put("cluster.start", (a, r) -> {
@@ -43,8 +88,8 @@ final class Cluster {
         throw new IllegalStateException("the cluster runs already");
       }
       File dir = new File(Judge.text(a[1]));
-      cluster = new MiniDFSCluster.Builder(conf(dir), dir)
-          .numDataNodes(Integer.parseInt(a[2])).build();
+      nodes = Integer.parseInt(a[2]);
+      cluster = new MiniDFSCluster.Builder(conf(dir), dir).numDataNodes(nodes).build();
       cluster.waitActive();
     });
     // cluster.write PATH TYPE BPC BLOCKSIZE DATA: by the Java client
@@ -56,6 +101,14 @@ final class Cluster {
           EnumSet.of(CreateFlag.CREATE, CreateFlag.OVERWRITE), 4096, (short) 1,
           Long.parseLong(a[4]), null, opt)) {
         out.write(Judge.bytes(a[5]));
+      }
+    });
+    // cluster.read PATH: by the Java client; visible length, and SHA-256 of the bytes up to it
+    commands.put("cluster.read", (a, r) -> {
+      try (HdfsDataInputStream in = (HdfsDataInputStream)
+          cluster.getFileSystem().open(new Path(Judge.text(a[1])))) {
+        r.add(Long.toString(in.getVisibleLength()));
+        r.add(sha256(in));
       }
     });
     // cluster.checksum PATH MODE LENGTH|-: algorithm name, bytes and text, or "none"
@@ -78,16 +131,90 @@ final class Cluster {
       r.add(Judge.hex(sum.getBytes()));
       r.add(sum.toString());
     });
-    // cluster.replicas PATH: of each block its block file and meta file on the first node
+    // cluster.replicas PATH: of each block how many replicas there are, and of each of them the
+    // block file and the meta file
     commands.put("cluster.replicas", (a, r) -> {
       DistributedFileSystem fs = cluster.getFileSystem();
       for (LocatedBlock lb : fs.getClient().getLocatedBlocks(Judge.text(a[1]), 0, Long.MAX_VALUE)
           .getLocatedBlocks()) {
         ExtendedBlock b = lb.getBlock();
-        File f = cluster.getBlockFile(0, b);
-        r.add(Judge.hexText(f.getPath()));
-        r.add(Judge.hexText(cluster.getBlockMetadataFile(0, b).getPath()));
+        List<String> files = new ArrayList<>();
+        for (int i = 0; i < nodes; i++) {
+          File block = cluster.getBlockFile(i, b);
+          File meta = cluster.getBlockMetadataFile(i, b);
+          if (block != null && meta != null) {
+            files.add(Judge.hexText(block.getPath()));
+            files.add(Judge.hexText(meta.getPath()));
+          }
+        }
+        r.add(Integer.toString(files.size() / 2));
+        r.addAll(files);
       }
     });
+    // cluster.locate PATH: the first block
+    commands.put("cluster.locate", (a, r) -> add(r, cluster.getFileSystem().getClient()
+        .getLocatedBlocks(Judge.text(a[1]), 0).get(0)));
+    // cluster.create PATH REPLICATION BLOCKSIZE: the file's id
+    commands.put("cluster.create", (a, r) -> r.add(Long.toString(nameNode().create(
+        Judge.text(a[1]), FsPermission.getFileDefault(), CLIENT,
+        new EnumSetWritable<>(EnumSet.of(CreateFlag.CREATE, CreateFlag.OVERWRITE)), true,
+        Short.parseShort(a[2]), Long.parseLong(a[3]), CryptoProtocolVersion.supported(), null, null)
+        .getFileId())));
+    // cluster.addBlock PATH FILEID [BLOCK]: the block before, if there is one, with its length
+    commands.put("cluster.addBlock", (a, r) -> add(r, nameNode().addBlock(Judge.text(a[1]), CLIENT,
+        a.length > 3 ? block(a, 3) : null, null, Long.parseLong(a[2]), null,
+        EnumSet.noneOf(AddBlockFlag.class))));
+    // cluster.complete PATH FILEID BLOCK
+    commands.put("cluster.complete", (a, r) -> {
+      long end = System.nanoTime() + 20_000_000_000L;
+      while (!nameNode().complete(Judge.text(a[1]), CLIENT, block(a, 3), Long.parseLong(a[2]))) {
+        if (System.nanoTime() > end) {
+          throw new IOException("the name node does not complete the file");
+        }
+        Thread.sleep(10);
+      }
+    });
+    // cluster.append PATH: the file's id and its last block
+    commands.put("cluster.append", (a, r) -> {
+      LastBlockWithStatus l = nameNode().append(Judge.text(a[1]), CLIENT,
+          new EnumSetWritable<>(EnumSet.of(CreateFlag.APPEND)));
+      r.add(Long.toString(l.getFileStatus().getFileId()));
+      add(r, l.getLastBlock());
+    });
+    // cluster.newStamp BLOCK: the generation stamp of another pipeline for the block
+    commands.put("cluster.newStamp", (a, r) -> r.add(Long.toString(nameNode()
+        .updateBlockForPipeline(block(a, 1), CLIENT).getBlock().getGenerationStamp())));
+    // cluster.updatePipeline BLOCK NEWSTAMP NEWLENGTH NODES STORAGEIDS
+    commands.put("cluster.updatePipeline", (a, r) -> {
+      ExtendedBlock before = block(a, 1);
+      ExtendedBlock after = new ExtendedBlock(before.getBlockPoolId(), before.getBlockId(),
+          Long.parseLong(a[6]), Long.parseLong(a[5]));
+      nameNode().updatePipeline(CLIENT, before, after, Ops.nodes(a[7]), Ops.texts(a[8]));
+    });
+    // cluster.stopNode XFERPORT
+    commands.put("cluster.stopNode", (a, r) -> {
+      int port = Integer.parseInt(a[1]);
+      for (int i = 0; i < cluster.getDataNodes().size(); i++) {
+        if (cluster.getDataNodes().get(i).getXferPort() == port) {
+          stopped.put(port, cluster.stopDataNode(i));
+          return;
+        }
+      }
+      throw new IllegalArgumentException("no datanode listens on " + port);
+    });
+    // cluster.startNode XFERPORT: one that has been stopped
+    commands.put("cluster.startNode", (a, r) -> {
+      cluster.restartDataNode(stopped.remove(Integer.parseInt(a[1])), true);
+      cluster.waitActive();
+    });
+  }
+
+  static String sha256(InputStream in) throws Exception {
+    MessageDigest d = MessageDigest.getInstance("SHA-256");
+    byte[] buf = new byte[1 << 16];
+    for (int n; (n = in.read(buf)) >= 0;) {
+      d.update(buf, 0, n);
+    }
+    return Judge.hex(d.digest());
   }
 }

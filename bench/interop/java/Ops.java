@@ -113,7 +113,7 @@ final class Ops {
     return s.equals(".") ? new String[0] : s.split(",", -1);
   }
 
-  private static String[] texts(String s) {
+  static String[] texts(String s) {
     String[] l = list(s);
     for (int i = 0; i < l.length; i++) {
       l[i] = Judge.text(l[i]);
@@ -140,7 +140,7 @@ final class Ops {
   }
 
   /** A node is IP:HOST:UUID:XFER:INFO:INFOSECURE:IPC, the first three hex. */
-  private static DatanodeInfo[] nodes(String s) {
+  static DatanodeInfo[] nodes(String s) {
     String[] l = list(s);
     DatanodeInfo[] n = new DatanodeInfo[l.length];
     for (int i = 0; i < n.length; i++) {
@@ -152,11 +152,11 @@ final class Ops {
     return n;
   }
 
-  private static String join(List<String> l) {
+  static String join(List<String> l) {
     return l.isEmpty() ? "." : String.join(",", l);
   }
 
-  private static String nodes(DatanodeInfo... nodes) {
+  static String nodes(DatanodeInfo... nodes) {
     List<String> l = new ArrayList<>();
     for (DatanodeInfo n : nodes) {
       l.add(String.join(":", Judge.hexText(n.getIpAddr()), Judge.hexText(n.getHostName()),
@@ -164,6 +164,22 @@ final class Ops {
           "" + n.getInfoSecurePort(), "" + n.getIpcPort()));
     }
     return join(l);
+  }
+
+  /** Adds pool, id, stamp and length, and a token's four fields. */
+  static void head(List<String> r, ExtendedBlock b, Token<BlockTokenIdentifier> t) {
+    block(r, b);
+    token(r, t);
+  }
+
+  private static void block(List<String> r, ExtendedBlock b) {
+    r.addAll(List.of(Judge.hexText(b.getBlockPoolId()), "" + b.getBlockId(),
+        "" + b.getGenerationStamp(), "" + b.getNumBytes()));
+  }
+
+  private static void token(List<String> r, Token<BlockTokenIdentifier> t) {
+    r.addAll(List.of(Judge.hex(t.getIdentifier()), Judge.hex(t.getPassword()),
+        Judge.hexText(t.getKind().toString()), Judge.hexText(t.getService().toString())));
   }
 
   /** Adds what the Receiver understood to the results. */
@@ -188,21 +204,6 @@ final class Ops {
       }
     }
 
-    private void head(ExtendedBlock b, Token<BlockTokenIdentifier> t) {
-      block(b);
-      token(t);
-    }
-
-    private void block(ExtendedBlock b) {
-      add(Judge.hexText(b.getBlockPoolId()), b.getBlockId(), b.getGenerationStamp(),
-          b.getNumBytes());
-    }
-
-    private void token(Token<BlockTokenIdentifier> t) {
-      add(Judge.hex(t.getIdentifier()), Judge.hex(t.getPassword()),
-          Judge.hexText(t.getKind().toString()), Judge.hexText(t.getService().toString()));
-    }
-
     private void caching(CachingStrategy c) {
       add(c.getDropBehind() == null ? "." : c.getDropBehind());
       add(c.getReadahead() == null ? "." : c.getReadahead());
@@ -211,7 +212,7 @@ final class Ops {
     @Override
     public void readBlock(ExtendedBlock b, Token<BlockTokenIdentifier> t, String client,
         long offset, long length, boolean sendChecksum, CachingStrategy caching) {
-      head(b, t);
+      head(r, b, t);
       add(Judge.hexText(client), offset, length, sendChecksum);
       caching(caching);
     }
@@ -222,9 +223,9 @@ final class Ops {
         BlockConstructionStage stage, int pipelineSize, long min, long max, long stamp,
         DataChecksum sum, CachingStrategy caching, boolean lazy, boolean pinning,
         boolean[] pinnings, String storage, String[] storages) {
-      block(b);
+      block(r, b);
       add(type);
-      token(t);
+      token(r, t);
       add(Judge.hexText(client), nodes(targets));
       List<String> l = new ArrayList<>();
       for (StorageType x : targetTypes) {
@@ -252,7 +253,7 @@ final class Ops {
     @Override
     public void blockChecksum(ExtendedBlock b, Token<BlockTokenIdentifier> t,
         BlockChecksumOptions o) {
-      head(b, t);
+      head(r, b, t);
       add(o.getBlockChecksumType(), o.getStripeLength());
     }
 
