@@ -108,6 +108,9 @@ func NewFileSum(c Chunks, blocks []BlockSum) FileSum {
 	return s
 }
 
+// Empty reports whether the file has no blocks.
+func (s FileSum) Empty() bool { return s.empty }
+
 // MD5Name returns the name of the MD5-of-MD5 algorithm, such as
 // MD5-of-262144MD5-of-512CRC32C. An empty file's is HDFS's MD5-of-0MD5-of-0CRC32,
 // whatever its checksum type.

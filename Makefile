@@ -1,0 +1,68 @@
+# blockpath: `make run` and `make test` need only Go, make and git.
+SHELL := /bin/bash -eu -o pipefail
+
+GO          ?= go
+FILE        ?= $(shell $(GO) env GOROOT)/bin/go
+FUZZTIME    ?= 5s
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+# what builds on windows
+WINDOWS     := ./stripedcounter ./crc ./crc/asm ./crc/crc32 ./crc/packet ./crc/packet/client
+ARM64CPUS   := cortex-a57 neoverse-n1 max
+
+export CGO_ENABLED ?= 0
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+build: ## build the command into bin/
+	$(GO) build -trimpath -o bin/blockpath ./cmd/blockpath
+
+run: build ## send a real file through the whole path and back: make run [FILE=path]
+	bin/blockpath roundtrip --block-size 4MiB "$(FILE)"
+
+test: ## every test that needs only Go
+	$(GO) test ./...
+	$(GO) -C gen test ./...
+
+test-purego: ## the same without assembly
+	$(GO) test -tags purego,noasm ./...
+
+race: ## the tests under the race detector
+	CGO_ENABLED=1 $(GO) test -race ./...
+
+test-arm64: ## the tests for arm64 under qemu-aarch64, one CPU model after another
+	@command -v qemu-aarch64 >/dev/null || { echo "test-arm64: qemu-aarch64 is missing; on Debian: apt-get install qemu-user"; exit 1; }
+	for cpu in $(ARM64CPUS); do echo "== $$cpu"; \
+		GOARCH=arm64 $(GO) test -exec "qemu-aarch64 -cpu $$cpu" ./crc/... ; done
+	GOARCH=arm64 $(GO) test -exec "qemu-aarch64 -cpu max" ./stripedcounter/... ./iouring/... ./fuzz
+
+vet: ## gofmt, go vet over the build matrix, staticcheck
+	@fmt=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$fmt" ] || { echo "gofmt would change:" $$fmt; exit 1; }
+	for os in linux darwin; do for arch in amd64 arm64; do for tags in "" purego,noasm; do \
+		echo "vet $$os/$$arch $$tags"; GOOS=$$os GOARCH=$$arch $(GO) vet -tags "$$tags" ./...; done; done; done
+	for tags in "" purego,noasm; do \
+		echo "vet windows/amd64 $$tags"; GOOS=windows GOARCH=amd64 $(GO) vet -tags "$$tags" $(WINDOWS); done
+	for arch in 386 arm; do echo "vet linux/$$arch"; GOOS=linux GOARCH=$$arch $(GO) vet ./stripedcounter ./crc/...; done
+	$(GO) -C gen vet ./... && $(GO) -C bench vet ./...
+	for arch in amd64 arm64; do for tags in "" purego,noasm; do \
+		echo "staticcheck $$arch $$tags"; GOARCH= GOFLAGS= $(GO) install $(STATICCHECK); \
+		GOARCH=$$arch "$$($(GO) env GOPATH)/bin/staticcheck" -tags "$$tags" ./...; done; done
+
+generate: ## regenerate the assembly and its stubs
+	$(GO) generate ./...
+
+check-generate: ## regenerate and fail on a difference
+	@files=$$(git ls-files | xargs grep -lE '^// Code generated ' -- || true); before=$$(sha256sum $$files); \
+		$(MAKE) --no-print-directory generate; \
+		sha256sum --quiet -c <<<"$$before" && \
+		new=$$(git ls-files --others --exclude-standard); [ -z "$$new" ] || { echo "generate made new files:" $$new; exit 1; }; \
+		echo "$$(wc -w <<<"$$files") generated files are up to date"
+
+fuzz: ## every fuzz target for FUZZTIME
+	for target in $$($(GO) test ./fuzz -list '^Fuzz' | grep ^Fuzz); do \
+		$(GO) test ./fuzz -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME); done
+
+clean: ## remove what make built
+	rm -rf bin .cache
+
+.PHONY: help build run test test-purego race test-arm64 vet generate check-generate fuzz clean

@@ -1,0 +1,376 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"time"
+
+	"github.com/minio/sha256-simd"
+	"golang.org/x/time/rate"
+
+	"github.com/blockpath/blockpath/crc"
+	"github.com/blockpath/blockpath/crc/packet"
+)
+
+// DefaultBlockSize is HDFS's dfs.blocksize in bytes.
+const DefaultBlockSize = 128 << 20
+
+// firstStamp is the generation stamp that HDFS gives the first block.
+const firstStamp = 1001
+
+// A PutConfig configures [Put]. Its zero value is HDFS's default, with packets
+// that adapt to the stream.
+type PutConfig struct {
+	Pool    string // block pool id; "" means a random one
+	FirstID int64  // id of the first block, the others follow it; 0 means a random one
+
+	Chunks     crc.Chunks // how the data is checksummed
+	BlockSize  int64      // bytes, a multiple of the chunk size; 0 means DefaultBlockSize
+	PacketSize int        // as packet.StreamConfig has it
+	BufferHint int        // as packet.StreamConfig has it
+
+	Sync       bool   // every block is durable when it is finalized
+	SHA256     bool   // compute an SHA-256 of the whole stream
+	Rate       int64  // bytes per second at most; 0 means no limit
+	ClientName string // in requests; "" means "blockpath"
+
+	Timeout time.Duration // of the sockets; 0 means packet.DefaultTimeout
+
+	// Progress, if set, is told of every piece of the file that has been read.
+	Progress func(bytes int64)
+}
+
+// Stats say what a transfer took.
+type Stats struct {
+	Bytes   int64 // of the file
+	Blocks  int
+	Packets int64 // sent, those without data included
+	Wire    int64 // bytes sent, headers and checksums included
+	Writes  int64 // calls of the sockets' Write
+}
+
+// A PutError reports a file that could not be put. The blocks before Block are
+// complete, and Acked bytes of it are on the datanodes.
+type PutError struct {
+	Name   string
+	Offset int64 // in the file, of the block
+	Block  packet.Block
+	Acked  int64
+	Err    error // *packet.WriteError, *packet.OpError, or of the connection or context
+}
+
+func (e *PutError) Error() string {
+	return fmt.Sprintf("client: putting %s: block %v at offset %d, %d bytes acknowledged: %v", e.Name, e.Block, e.Offset, e.Acked, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *PutError) Unwrap() error { return e.Err }
+
+// A ConfigError reports a configuration that cannot be used.
+type ConfigError struct {
+	Field string
+	Want  string
+	Got   any
+}
+
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("client: %s is %v, want %s", e.Field, e.Got, e.Want)
+}
+
+// RandomPool returns a block pool id that nobody else uses, BP- with a random
+// number, an address and the time in milliseconds, as HDFS makes them.
+func RandomPool() string {
+	return fmt.Sprintf("BP-%d-127.0.0.1-%d", randomID()>>32, time.Now().UnixMilli())
+}
+
+// randomID returns a random number with room above it for the ids of a file's
+// blocks, above those that HDFS hands out first.
+func randomID() int64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return int64(binary.LittleEndian.Uint64(b[:])>>2)&^0xFFFFFF | 1<<40
+}
+
+// Put streams what r yields to the pipeline of datanodes at the addresses in to,
+// as blocks, and returns what a manifest says of the file called name. It holds
+// packets in memory, never a block, and sets up the next block's pipeline while
+// the last acks of a block are under way.
+//
+// An error of a datanode, a connection or the context is a *[PutError]; one of r
+// is returned as it is.
+func Put(ctx context.Context, r io.Reader, name string, to []string, cfg PutConfig) (File, Stats, error) {
+	if err := cfg.setDefaults(to); err != nil {
+		return File{}, Stats{}, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	behind, err := targets(ctx, to[1:])
+	if err != nil {
+		return File{}, Stats{}, err
+	}
+	stream, err := packet.NewStream(ctx, packet.StreamConfig{
+		Name: name, Chunks: cfg.Chunks, PacketSize: cfg.PacketSize, BufferHint: cfg.BufferHint,
+	})
+	if err != nil {
+		return File{}, Stats{}, err
+	}
+	defer stream.Close()
+
+	in := newMeter(ctx, cfg.Rate, cfg.Progress)
+	in.r = r
+	if cfg.SHA256 {
+		in.hash = sha256.New()
+	}
+	p := &putter{cfg: cfg, ctx: ctx, to: to, behind: behind, stream: stream, in: in, file: File{Name: name, Blocks: []Block{}}}
+	err = p.run()
+	if waitErr := p.wait(); err == nil {
+		err = waitErr
+	}
+	if err != nil {
+		return File{}, p.stats, err
+	}
+	if in.hash != nil {
+		p.file.SHA256 = hex.EncodeToString(in.hash.Sum(nil))
+	}
+	p.finish()
+	return p.file, p.stats, nil
+}
+
+func (cfg *PutConfig) setDefaults(to []string) error {
+	if len(to) == 0 {
+		return &ConfigError{"number of datanodes", "at least 1", 0}
+	}
+	if cfg.BlockSize == 0 {
+		cfg.BlockSize = DefaultBlockSize
+	}
+	if cfg.Chunks.Size < 0 || cfg.Chunks.Size > crc.MaxChunkSize {
+		return &ConfigError{"bytes per checksum", fmt.Sprintf("1..%d", crc.MaxChunkSize), cfg.Chunks.Size}
+	}
+	if bpc := int64(cfg.Chunks.BytesPerChunk()); cfg.BlockSize < 0 || cfg.BlockSize%bpc != 0 {
+		return &ConfigError{"block size", fmt.Sprintf("a multiple of the chunk size, %d", bpc), cfg.BlockSize}
+	}
+	if cfg.Pool == "" {
+		cfg.Pool = RandomPool()
+	}
+	if cfg.FirstID == 0 {
+		cfg.FirstID = randomID()
+	}
+	if cfg.ClientName == "" {
+		cfg.ClientName = "blockpath"
+	}
+	return nil
+}
+
+// A putter is a Put under way.
+type putter struct {
+	cfg    PutConfig
+	ctx    context.Context
+	to     []string
+	behind []packet.DatanodeInfo
+	stream *packet.Stream
+	in     *meter
+
+	file  File
+	sums  []crc.BlockSum
+	stats Stats
+
+	closing chan error // the block before the current one, while its last acks are under way
+	last    putBlock   // that block
+}
+
+// A putBlock is a block that is being put.
+type putBlock struct {
+	w      *packet.Writer
+	block  packet.Block
+	summer *crc.BlockSummer
+	offset int64 // in the file
+}
+
+func (p *putter) run() error {
+	for {
+		// A block is made only for data.
+		var first [1]byte
+		if _, err := io.ReadFull(p.in, first[:]); err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+		b := putBlock{
+			summer: crc.NewBlockSummer(p.cfg.Chunks),
+			offset: p.stats.Bytes,
+			block: packet.Block{
+				Pool: p.cfg.Pool, ID: p.cfg.FirstID + int64(p.stats.Blocks), Stamp: firstStamp, NumBytes: p.cfg.BlockSize,
+			},
+		}
+		if err := p.open(&b); err != nil {
+			return p.failed(&b, err)
+		}
+		n, err := b.w.Write(first[:])
+		if err == nil {
+			var more int64
+			more, err = b.w.ReadFrom(p.in)
+			n += int(more)
+		}
+		full := errors.Is(err, packet.ErrBlockFull)
+		if err != nil && !full {
+			broken := b.w.Err() != nil
+			b.w.Abort()
+			p.count(&b)
+			if broken {
+				return p.failed(&b, err)
+			}
+			return err // of the file that is read
+		}
+		p.stats.Bytes += int64(n)
+		p.stats.Blocks++
+		if err := p.wait(); err != nil {
+			b.w.Abort()
+			return err
+		}
+		p.last, p.closing = b, make(chan error, 1)
+		go func() { p.closing <- b.w.Close() }()
+		if !full {
+			return nil
+		}
+	}
+}
+
+// open makes a block's pipeline.
+func (p *putter) open(b *putBlock) error {
+	conn, err := Dial(p.ctx, p.to[0])
+	if err != nil {
+		return err
+	}
+	request := packet.WriteBlock{
+		Block: b.block, ClientName: p.cfg.ClientName, Stage: packet.SetupCreate,
+		PipelineSize: uint32(len(p.to)), Targets: p.behind,
+	}
+	cfg := packet.WriterConfig{Stream: p.stream, Nodes: p.to, SyncOnClose: p.cfg.Sync, Timeout: p.cfg.Timeout}
+	if p.cfg.Chunks.Kind != crc.None {
+		cfg.Sums = b.summer.Add
+	}
+	b.w, err = packet.NewWriter(p.ctx, conn, request, cfg)
+	return err
+}
+
+// wait waits for the block that is being closed.
+func (p *putter) wait() error {
+	if p.closing == nil {
+		return nil
+	}
+	err := <-p.closing
+	p.closing = nil
+	p.count(&p.last)
+	if err != nil {
+		return p.failed(&p.last, err)
+	}
+	length := p.last.w.Acked()
+	sum, err := p.last.summer.Sum(length)
+	if err != nil {
+		return p.failed(&p.last, err)
+	}
+	block := Block{ID: p.last.block.ID, Stamp: p.last.block.Stamp, Length: length}
+	if p.cfg.Chunks.Kind != crc.None {
+		block.CRC = fmt.Sprintf("%08x", sum.CRC)
+	}
+	p.sums = append(p.sums, sum)
+	p.file.Blocks = append(p.file.Blocks, block)
+	p.file.Length += length
+	return nil
+}
+
+// count adds a block's statistics.
+func (p *putter) count(b *putBlock) {
+	s := b.w.Stats()
+	p.stats.Packets += s.Packets
+	p.stats.Wire += s.Wire
+	p.stats.Writes += s.Writes
+}
+
+func (p *putter) failed(b *putBlock, err error) error {
+	e := &PutError{Name: p.file.Name, Offset: b.offset, Block: b.block, Err: err}
+	if b.w != nil {
+		e.Acked = b.w.Acked()
+	}
+	return e
+}
+
+// finish gives the file its checksums.
+func (p *putter) finish() {
+	if p.cfg.Chunks.Kind == crc.None {
+		return
+	}
+	sum := crc.NewFileSum(p.cfg.Chunks, p.sums)
+	p.file.MD5 = fmt.Sprintf("%s:%x", sum.MD5Name(), sum.MD5)
+	p.file.Composite = fmt.Sprintf("%s:0x%08x", sum.CompositeName(), sum.CRC)
+}
+
+// A meter passes bytes on, as fast as the rate allows, and counts them.
+type meter struct {
+	r        io.Reader
+	w        io.Writer
+	ctx      context.Context
+	limiter  *rate.Limiter // nil: no limit
+	progress func(int64)
+	hash     hash.Hash // nil: none
+}
+
+// meterStep bounds what passes a limiter at once, so that a low rate is an even
+// one.
+const meterStep = 64 << 10
+
+func newMeter(ctx context.Context, bytesPerSecond int64, progress func(int64)) *meter {
+	m := &meter{ctx: ctx, progress: progress}
+	if bytesPerSecond > 0 {
+		m.limiter = rate.NewLimiter(rate.Limit(bytesPerSecond), meterStep)
+	}
+	return m
+}
+
+// Read reads from r.
+func (m *meter) Read(p []byte) (int, error) {
+	if m.limiter != nil {
+		p = p[:min(len(p), meterStep)]
+	}
+	n, err := m.r.Read(p)
+	if waitErr := m.passed(p[:n]); waitErr != nil {
+		return n, waitErr
+	}
+	return n, err
+}
+
+// Write writes to w.
+func (m *meter) Write(p []byte) (n int, err error) {
+	for len(p) > 0 && err == nil {
+		step := p
+		if m.limiter != nil {
+			step = p[:min(len(p), meterStep)]
+		}
+		var k int
+		if k, err = m.w.Write(step); err == nil {
+			err = m.passed(step)
+		}
+		n, p = n+k, p[len(step):]
+	}
+	return n, err
+}
+
+func (m *meter) passed(p []byte) error {
+	if m.hash != nil {
+		m.hash.Write(p)
+	}
+	if m.progress != nil {
+		m.progress(int64(len(p)))
+	}
+	if m.limiter == nil || len(p) == 0 {
+		return nil
+	}
+	return m.limiter.WaitN(m.ctx, len(p))
+}
