@@ -117,20 +117,21 @@ func (s *Store) adopt(r *replica, f *found, rbw string) error {
 	// The newest .meta file counts, and with it a block file in its directory.
 	b, m := -1, -1
 	for i, stamp := range f.stamps {
-		if m < 0 || stamp > f.stamps[m] {
-			m = i
+		beside := slices.Index(f.blocks, f.metas[i])
+		if m < 0 || stamp > f.stamps[m] || stamp == f.stamps[m] && b < 0 {
+			b, m = beside, i
 		}
 	}
 	if m < 0 {
 		return alone("there is no .meta file")
 	}
-	if b = slices.Index(f.blocks, f.metas[m]); b < 0 {
+	if b < 0 {
 		// A crash was between the two renames: of a finalization, which is taken
 		// back, so that the replica is checked; or of an append, which is too, as
 		// nothing has been appended.
 		b = 0
 		from, name := f.metas[m], MetaName(r.key.id, f.stamps[m])
-		if err := os.Rename(filepath.Join(from, name), filepath.Join(f.blocks[b], name)); err != nil {
+		if err := renameNew(filepath.Join(from, name), filepath.Join(f.blocks[b], name)); err != nil {
 			return err
 		}
 		s.log.Info("an interrupted move was taken back", "file", filepath.Join(f.blocks[b], name), "from", from)
