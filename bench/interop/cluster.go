@@ -252,19 +252,8 @@ func (t *trial) judgeFile(f goFile, all []located, own *ownNode) error {
 	if err := t.visible(f, f.length); err != nil {
 		return err
 	}
-	for mode, want := range map[string]func(fileShape) (string, error){
-		"MD5MD5CRC":     func(s fileShape) (string, error) { return md5Text(s), nil },
-		"COMPOSITE_CRC": compositeText,
-	} {
-		text, err := want(f.fileShape)
-		if err != nil {
-			return err
-		}
-		answer, refused := t.ask("cluster.checksum", f.hdfsPath(), mode, "-")
-		if refused != nil {
-			return refused
-		}
-		t.same(text, answer[2], "%v", f)
+	if err := t.sameChecksums(f.hdfsPath(), f.fileShape, "-"); err != nil {
+		return err
 	}
 	replicas, err := t.replicas(f.hdfsPath())
 	if err != nil {

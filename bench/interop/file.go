@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/md5"
 	"encoding/binary"
 	"fmt"
 	"strings"
@@ -107,89 +106,82 @@ func replicasJudged(t *trial) error {
 	return nil
 }
 
-// fileChecksums compares the checksums of whole files, in both of HDFS's modes.
+// fileChecksums compares the checksums of whole files and of their first bytes,
+// in both of HDFS's modes. Where a file is cut Hadoop computes the checksum of
+// the last chunk anew.
 func fileChecksums(t *trial) error {
 	for _, s := range fileShapes() {
 		if err := t.put(s); err != nil {
 			return err
 		}
-		answer, refused := t.ask("cluster.checksum", s.path(), "MD5MD5CRC", "-")
-		if refused != nil {
-			return refused
+		if err := t.sameChecksums(textOf(string(s.path())), s, "-"); err != nil {
+			return err
 		}
-		t.same(md5Text(s), answer[2], "%v", s)
-		if answer, refused = t.ask("cluster.checksum", s.path(), "COMPOSITE_CRC", "-"); refused != nil {
-			return refused
-		}
-		text := md5Text(s) // of an empty file also in this mode
-		if s.length > 0 {
-			var err error
-			if text, err = compositeText(s); err != nil {
-				return err
-			}
-		}
-		t.same(text, answer[2], "%v", s)
-	}
-	return t.prefixChecksums()
-}
-
-// prefixChecksums compares the checksums of the first bytes of files. Hadoop
-// computes the checksum of the last chunk anew where it is cut.
-func (t *trial) prefixChecksums() error {
-	for _, s := range fileShapes() {
 		if s.length < 2 || s.length > 1<<16 {
 			continue
 		}
 		for range 3 {
-			n := 1 + t.rng.IntN(s.length-1)
-			answer, refused := t.ask("cluster.checksum", s.path(), "MD5MD5CRC", n)
-			if refused != nil {
-				return refused
-			}
-			_, md5OfMD5, _ := strings.Cut(md5Text(fileShape{s.Chunks, s.blockSize, n}), ":")
-			t.same(md5OfMD5, answer[2][strings.Index(answer[2], ":")+1:], "%v, the first %d", s, n)
-			if answer, refused = t.ask("cluster.checksum", s.path(), "COMPOSITE_CRC", n); refused != nil {
-				return refused
-			}
-			text, err := compositeText(fileShape{s.Chunks, s.blockSize, n})
-			if err != nil {
+			cut := s
+			cut.length = 1 + t.rng.IntN(s.length-1)
+			if err := t.sameChecksums(textOf(string(s.path())), cut, cut.length); err != nil {
 				return err
 			}
-			t.same(text, answer[2], "%v, the first %d", s, n)
 		}
 	}
 	return nil
 }
 
-// md5Text is the MD5-of-MD5 checksum as Hadoop prints it.
-func md5Text(s fileShape) string {
-	var sums [][md5.Size]byte
-	blocks := s.blocks()
-	for _, b := range blocks {
-		sums = append(sums, md5.Sum(s.Append(nil, b)))
+// sameChecksums asks Hadoop for the checksums of a file in the cluster, or of
+// its first length bytes if that is not "-"; they must be ours of s.
+func (t *trial) sameChecksums(hexPath string, s fileShape, length any) error {
+	sum, err := t.fileSum(s)
+	if err != nil {
+		return err
 	}
-	size, perBlock, kind := s.Size, 0, hadoopKind(s.Kind)
-	if len(blocks) > 1 {
-		perBlock = s.blockSize / s.Size
+	answer, refused := t.ask("cluster.checksum", hexPath, "MD5MD5CRC", length)
+	if refused != nil {
+		return refused
 	}
-	if len(blocks) == 0 { // no block says how it was checksummed
-		size, kind = 0, "CRC32"
+	if cut := length != "-"; !cut {
+		t.same(sum.MD5Name(), answer[0], "%v: name", s)
+		// getBytes returns Hadoop's whole buffer, with zeros at the end
+		b := bytesOf(answer[1])
+		t.same(hexOf(append(sum.AppendMD5(nil), make([]byte, 4)...)), hexOf(b), "%v: bytes", s)
+		t.same(fmt.Sprintf("%s:%x", sum.MD5Name(), sum.MD5), answer[2], "%v", s)
+	} else { // the name tells the chunks of a whole block, if there are several
+		t.same(fmt.Sprintf("%x", sum.MD5), answer[2][strings.Index(answer[2], ":")+1:], "%v: first bytes", s)
 	}
-	return fmt.Sprintf("MD5-of-%dMD5-of-%d%s:%x", perBlock, size, kind, crc.FileMD5(sums))
+	if answer, refused = t.ask("cluster.checksum", hexPath, "COMPOSITE_CRC", length); refused != nil {
+		return refused
+	}
+	if s.length == 0 { // of an empty file there is only the other one
+		t.same(fmt.Sprintf("%s:%x", sum.MD5Name(), sum.MD5), answer[2], "%v", s)
+		return nil
+	}
+	t.same(sum.CompositeName(), answer[0], "%v: name", s)
+	t.same(hexOf(sum.AppendComposite(nil)), answer[1], "%v: bytes", s)
+	t.same(fmt.Sprintf("%s:0x%08x", sum.CompositeName(), sum.CRC), answer[2], "%v", s)
+	return nil
 }
 
-// compositeText is the composite checksum as Hadoop prints it, from the chunk
-// checksums of the blocks.
-func compositeText(s fileShape) (string, error) {
-	sum := uint32(0)
-	for _, b := range s.blocks() {
-		block, err := s.Compose(s.Append(nil, b), int64(len(b)))
-		if err != nil {
-			return "", err
+// fileSum computes the checksums of a file from those of its chunks, which
+// come in pieces.
+func (t *trial) fileSum(s fileShape) (crc.FileSum, error) {
+	var blocks []crc.BlockSum
+	for _, data := range s.blocks() {
+		b := crc.NewBlockSummer(s.Chunks)
+		for sums := s.Append(nil, data); len(sums) > 0; {
+			n := 4 * (1 + t.rng.IntN(len(sums)/4))
+			b.Add(sums[:n])
+			sums = sums[n:]
 		}
-		sum = crc.Combine(s.Kind, sum, block, int64(len(b)))
+		sum, err := b.Sum(int64(len(data)))
+		if err != nil {
+			return crc.FileSum{}, err
+		}
+		blocks = append(blocks, sum)
 	}
-	return fmt.Sprintf("COMPOSITE-%s:0x%08x", hadoopKind(s.Kind), sum), nil
+	return crc.NewFileSum(s.Chunks, blocks), nil
 }
 
 // composedSums compares the composition of a block's chunk checksums.

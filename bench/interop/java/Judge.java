@@ -69,6 +69,7 @@ public final class Judge {
     Ops.register(COMMANDS);
     disk();
     Cluster.register(COMMANDS);
+    Client.register(COMMANDS);
     BufferedReader in = new BufferedReader(
         new InputStreamReader(System.in, StandardCharsets.US_ASCII), 1 << 20);
     for (String line; (line = in.readLine()) != null;) {

@@ -1,0 +1,268 @@
+import java.io.ByteArrayInputStream;
+import java.io.Closeable;
+import java.io.IOException;
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.util.ArrayList;
+import java.util.EnumSet;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.CreateFlag;
+import org.apache.hadoop.fs.FileChecksum;
+import org.apache.hadoop.fs.FsServerDefaults;
+import org.apache.hadoop.fs.Options;
+import org.apache.hadoop.fs.StorageType;
+import org.apache.hadoop.fs.permission.FsPermission;
+import org.apache.hadoop.hdfs.BlockReader;
+import org.apache.hadoop.hdfs.DFSClient;
+import org.apache.hadoop.hdfs.DFSInputStream;
+import org.apache.hadoop.hdfs.DFSUtilClient;
+import org.apache.hadoop.hdfs.HdfsConfiguration;
+import org.apache.hadoop.hdfs.PeerCache;
+import org.apache.hadoop.hdfs.client.HdfsDataOutputStream;
+import org.apache.hadoop.hdfs.client.impl.BlockReaderRemote;
+import org.apache.hadoop.hdfs.net.Peer;
+import org.apache.hadoop.hdfs.protocol.ClientProtocol;
+import org.apache.hadoop.hdfs.protocol.DatanodeInfo;
+import org.apache.hadoop.hdfs.protocol.ExtendedBlock;
+import org.apache.hadoop.hdfs.protocol.HdfsFileStatus;
+import org.apache.hadoop.hdfs.protocol.LastBlockWithStatus;
+import org.apache.hadoop.hdfs.protocol.LocatedBlock;
+import org.apache.hadoop.hdfs.protocol.LocatedBlocks;
+import org.apache.hadoop.hdfs.security.token.block.BlockTokenIdentifier;
+import org.apache.hadoop.hdfs.server.datanode.CachingStrategy;
+import org.apache.hadoop.net.NetUtils;
+import org.apache.hadoop.security.token.Token;
+import org.apache.hadoop.util.DataChecksum;
+
+/** Hadoop's client, before datanodes of ours and a name node that is a stub. */
+final class Client {
+  private Client() {}
+
+  private static final String POOL = "BP-1-127.0.0.1-1";
+
+  /** Connections that BlockReaderRemote left in a state to be used again. */
+  private static final PeerCache PEERS = new PeerCache(16, 60_000);
+
+  private static final NameNode NAME_NODE = new NameNode();
+  private static DFSClient client;
+  private static HdfsDataOutputStream out;
+
+  /** A file, as the stub of a name node knows it. */
+  private static final class Inode {
+    long id;
+    short replication;
+    long blockSize;
+    final List<ExtendedBlock> blocks = new ArrayList<>();
+
+    long length() {
+      long n = 0;
+      for (ExtendedBlock b : blocks) {
+        n += b.getNumBytes();
+      }
+      return n;
+    }
+
+    HdfsFileStatus status() {
+      return new HdfsFileStatus.Builder().length(length()).isdir(false).replication(replication)
+          .blocksize(blockSize).fileId(id).perm(FsPermission.getFileDefault()).build();
+    }
+  }
+
+  /** Answers what a client asks a name node. All blocks are on the same nodes. */
+  private static final class NameNode implements InvocationHandler {
+    DatanodeInfo[] nodes;
+    private final Map<String, Inode> files = new HashMap<>();
+    private long nextId = 1 << 30;
+    private long nextStamp = 1001;
+
+    @Override
+    public synchronized Object invoke(Object proxy, Method m, Object[] a) throws Throwable {
+      switch (m.getName()) {
+        case "getServerDefaults":
+          return new FsServerDefaults(1 << 20, 512, 65536, (short) 1, 4096, false, 0L,
+              DataChecksum.Type.CRC32C);
+        case "create": {
+          Inode f = new Inode();
+          f.id = ++nextId;
+          f.replication = (Short) a[5];
+          f.blockSize = (Long) a[6];
+          files.put((String) a[0], f);
+          return f.status();
+        }
+        case "getFileInfo": {
+          Inode f = files.get(a[0]);
+          return f == null ? null : f.status();
+        }
+        case "addBlock": {
+          Inode f = files.get(a[0]);
+          report((ExtendedBlock) a[2]);
+          ExtendedBlock b = new ExtendedBlock(POOL, ++nextId, 0, ++nextStamp);
+          f.blocks.add(b);
+          return located(b, 0);
+        }
+        case "complete":
+          report((ExtendedBlock) a[2]);
+          return true;
+        case "fsync":
+        case "renewLease":
+        case "close":
+          return null;
+        case "getBlockLocations": {
+          Inode f = files.get(a[0]);
+          List<LocatedBlock> all = new ArrayList<>();
+          long at = 0;
+          for (ExtendedBlock b : f.blocks) {
+            all.add(located(b, at));
+            at += b.getNumBytes();
+          }
+          return new LocatedBlocks(at, false, all, all.isEmpty() ? null : all.get(all.size() - 1),
+              true, null, null);
+        }
+        case "append": {
+          Inode f = files.get(a[0]);
+          ExtendedBlock last = f.blocks.get(f.blocks.size() - 1);
+          boolean full = last.getNumBytes() == f.blockSize;
+          return new LastBlockWithStatus(
+              full ? null : located(last, f.length() - last.getNumBytes()), f.status());
+        }
+        case "updateBlockForPipeline": {
+          ExtendedBlock b = new ExtendedBlock((ExtendedBlock) a[0]);
+          b.setGenerationStamp(++nextStamp);
+          return located(b, 0);
+        }
+        case "updatePipeline":
+          report((ExtendedBlock) a[2]);
+          return null;
+        default:
+          throw new UnsupportedOperationException(m.getName());
+      }
+    }
+
+    /** Takes over length and stamp of a block. */
+    private void report(ExtendedBlock b) {
+      if (b == null) {
+        return;
+      }
+      for (Inode f : files.values()) {
+        for (ExtendedBlock known : f.blocks) {
+          if (known.getBlockId() == b.getBlockId()) {
+            known.setNumBytes(b.getNumBytes());
+            known.setGenerationStamp(b.getGenerationStamp());
+          }
+        }
+      }
+    }
+
+    private LocatedBlock located(ExtendedBlock b, long offset) {
+      String[] ids = new String[nodes.length];
+      StorageType[] types = new StorageType[nodes.length];
+      for (int i = 0; i < nodes.length; i++) {
+        ids[i] = "DS-" + i;
+        types[i] = StorageType.DISK;
+      }
+      LocatedBlock l = new LocatedBlock(new ExtendedBlock(b), nodes, ids, types, offset, false,
+          DatanodeInfo.EMPTY_ARRAY);
+      l.setBlockToken(new Token<BlockTokenIdentifier>());
+      return l;
+    }
+
+    synchronized List<ExtendedBlock> blocks(String path) {
+      return files.get(path).blocks;
+    }
+  }
+
+  static void register(Map<String, Judge.Command> commands) {
+    // reader.read NODE POOL ID STAMP NUMBYTES OFFSET LENGTH VERIFY, by BlockReaderRemote: how many
+    // bytes came and their SHA-256, and whether a connection was used again
+    commands.put("reader.read", (a, r) -> {
+      DatanodeInfo node = Ops.nodes(a[1])[0];
+      Peer peer = PEERS.get(node, false);
+      boolean again = peer != null;
+      if (!again) {
+        Socket s = NetUtils.getDefaultSocketFactory(new Configuration(false)).createSocket();
+        s.connect(new InetSocketAddress(node.getIpAddr(), node.getXferPort()), 10_000);
+        s.setSoTimeout(20_000);
+        peer = DFSUtilClient.peerFromSocket(s);
+      }
+      long length = Long.parseLong(a[7]);
+      ExtendedBlock b = new ExtendedBlock(Judge.text(a[2]), Long.parseLong(a[3]),
+          Long.parseLong(a[5]), Long.parseLong(a[4]));
+      BlockReader reader;
+      try {
+        reader = BlockReaderRemote.newBlockReader("/file", b, new Token<BlockTokenIdentifier>(),
+            Long.parseLong(a[6]), length, Boolean.parseBoolean(a[8]), "blockpath-interop", peer,
+            node, PEERS, CachingStrategy.newDefaultStrategy(), 0, new Configuration(false));
+      } catch (IOException e) {
+        peer.close();
+        throw e;
+      }
+      byte[] data = new byte[(int) length];
+      int n;
+      try {
+        n = reader.readAll(data, 0, data.length);
+      } finally {
+        reader.close();
+      }
+      r.add(Integer.toString(n));
+      r.add(Cluster.sha256(new ByteArrayInputStream(data, 0, Math.max(n, 0))));
+      r.add(Boolean.toString(again));
+    });
+    // client.start NODES [KEY=VALUE]...: a client with these settings
+    commands.put("client.start", (a, r) -> {
+      if (client != null) {
+        client.close();
+      }
+      NAME_NODE.nodes = Ops.nodes(a[1]);
+      Configuration conf = new HdfsConfiguration();
+      for (int i = 2; i < a.length; i++) {
+        String[] kv = a[i].split("=");
+        conf.set(kv[0], kv[1]);
+      }
+      ClientProtocol stub = (ClientProtocol) Proxy.newProxyInstance(Client.class.getClassLoader(),
+          new Class<?>[] {ClientProtocol.class, Closeable.class}, NAME_NODE);
+      client = new DFSClient(null, stub, conf, null);
+    });
+    // client.create PATH TYPE BPC BLOCKSIZE
+    commands.put("client.create", (a, r) -> {
+      Options.ChecksumOpt opt = new Options.ChecksumOpt(DataChecksum.Type.valueOf(a[2]),
+          Integer.parseInt(a[3]));
+      out = client.createWrappedOutputStream(client.create(Judge.text(a[1]),
+          FsPermission.getFileDefault(), EnumSet.of(CreateFlag.CREATE, CreateFlag.OVERWRITE),
+          (short) NAME_NODE.nodes.length, Long.parseLong(a[4]), null, 4096, opt), null);
+    });
+    commands.put("client.append", (a, r) ->
+        out = client.append(Judge.text(a[1]), 4096, EnumSet.of(CreateFlag.APPEND), null, null));
+    commands.put("client.write", (a, r) -> out.write(Judge.bytes(a[1])));
+    commands.put("client.hflush", (a, r) -> out.hflush());
+    commands.put("client.hsync", (a, r) -> out.hsync());
+    commands.put("client.close", (a, r) -> out.close());
+    // client.blocks PATH: pool, id, stamp and length of each
+    commands.put("client.blocks", (a, r) -> {
+      for (ExtendedBlock b : NAME_NODE.blocks(Judge.text(a[1]))) {
+        r.addAll(List.of(Judge.hexText(b.getBlockPoolId()), "" + b.getBlockId(),
+            "" + b.getGenerationStamp(), "" + b.getNumBytes()));
+      }
+    });
+    // client.read PATH: length and SHA-256
+    commands.put("client.read", (a, r) -> {
+      try (DFSInputStream in = client.open(Judge.text(a[1]))) {
+        r.add(Long.toString(in.getFileLength()));
+        r.add(Cluster.sha256(in));
+      }
+    });
+    // client.checksum PATH LENGTH: as cluster.checksum answers
+    commands.put("client.checksum", (a, r) -> {
+      FileChecksum sum = client.getFileChecksumWithCombineMode(Judge.text(a[1]),
+          Long.parseLong(a[2]));
+      r.add(sum.getAlgorithmName());
+      r.add(Judge.hex(sum.getBytes()));
+      r.add(sum.toString());
+    });
+  }
+}
