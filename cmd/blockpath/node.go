@@ -28,8 +28,8 @@ type node struct {
 }
 
 // startNode opens a store in dirs and serves it on addr.
-func startNode(dirs []string, addr string, backend iouring.Choice, log *slog.Logger) (n *node, err error) {
-	n = &node{served: make(chan error, 1)}
+func startNode(dirs []string, addr string, backend iouring.Choice, log *slog.Logger) (_ *node, err error) {
+	n := &node{served: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			n.close()

@@ -67,7 +67,6 @@ func printReport(w io.Writer, r *datanode.Report) error {
 		paths []string
 		what  string
 	}{
-		{r.ShortMeta, "checksums end before the data does"},
 		{r.LongMeta, "checksums for data that is not there"},
 		{r.Orphans, "the other file of the pair is missing"},
 		{r.Misplaced, "not in the directory that its id asks for"},

@@ -27,7 +27,10 @@ func (c *conn) read(req *packet.ReadBlock) bool {
 	if problem != "" {
 		return refuse(problem)
 	}
-	if err := c.sendRange(r, rng); err != nil {
+	if answered, err := c.sendRange(r, rng); err != nil {
+		if !answered && !lost(err) {
+			return refuse(err.Error())
+		}
 		if !lost(err) {
 			c.server.stats.Add(statFailed, 1)
 			c.server.log.Error("read failed", "peer", c.RemoteAddr(), "block", r.Block(), "error", err)
@@ -90,12 +93,12 @@ const readRoom = 64 + packet.MaxHeaderLen
 
 // sendRange sends the response and the packets of a read. The response goes with
 // the first packet and the empty last packet with the last data, so that a short
-// read is answered with one write.
-func (c *conn) sendRange(r *BlockReader, rng chunkRange) error {
+// read is answered with one write. It reports whether the response has been sent.
+func (c *conn) sendRange(r *BlockReader, rng chunkRange) (answered bool, err error) {
 	longest := int(min(rng.perPacket, rng.to-rng.from))
 	buf, err := c.server.store.arena.Get(c.server.ctx, readRoom+rng.chunks.SumsLen(longest)+longest+packet.MaxHeaderLen)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer buf.Release()
 
@@ -108,7 +111,7 @@ func (c *conn) sendRange(r *BlockReader, rng chunkRange) error {
 		sums := buf.Slice(readRoom, readRoom+sumsLen)
 		data := buf.Slice(readRoom+sumsLen, readRoom+sumsLen+n)
 		if err := r.ReadChunks(c.server.ctx, data, sums, off); err != nil {
-			return err
+			return answered, err
 		}
 		if n > 0 {
 			head = packet.Header{Offset: off, Seqno: seqno, DataLen: n}.Append(head, sumsLen)
@@ -120,12 +123,13 @@ func (c *conn) sendRange(r *BlockReader, rng chunkRange) error {
 		if off == rng.to {
 			out = packet.Header{Offset: off, Seqno: seqno, Last: true}.Append(out, 0)
 		}
+		answered = true
 		if err := c.send(out); err != nil {
-			return err
+			return answered, err
 		}
 		c.server.stats.Add2(statPacketsSent, 1, statBytesSent, int64(n))
 		if off == rng.to {
-			return nil
+			return answered, nil
 		}
 		head = head[:0]
 	}
