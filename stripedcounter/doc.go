@@ -10,12 +10,14 @@
 // There are three ways to count, from the most convenient to the cheapest:
 //
 //   - [Set.Add] and [Counter.Add], from anywhere;
-//   - [Set.Local], a row owned by one stream or worker;
+//   - [Set.Local], a row owned by one stream or worker, which adds without a
+//     locked instruction;
 //   - a plain integer in the stream, added to a Set once per packet or buffer.
 //     This is what blockpath's own streams do.
 //
-// An Add that nobody contends for costs about twice what an uncontended atomic
-// costs. A program of one goroutine is better off with sync/atomic.
+// An Add costs one to two times what an uncontended atomic costs, depending on
+// the processor, and goes on costing that when all cores add. A program of one
+// goroutine is better off with sync/atomic.
 //
 // # Semantics
 //

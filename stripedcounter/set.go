@@ -84,9 +84,11 @@ func (s *Set) Rows() int {
 // Add adds d, which may be negative, to counter i.
 func (s *Set) Add(i int, d int64) { add(&s.row0[i], s.mask, s.stride, d) }
 
-// Add2 adds d to counter i and e to counter j. It costs little more than one
-// Add when i/16 == j/16, because both counters then lie in one cache line. A
-// reader may see the one without the other.
+// Add2 adds d to counter i and e to counter j, both in one row; the counters lie
+// in one cache line if i/16 == j/16. On amd64 it costs least when i is even and j
+// is i+1: that takes one locked instruction instead of two, so name counters
+// that belong together in pairs. A reader may still see the one addition
+// without the other.
 func (s *Set) Add2(i int, d int64, j int, e int64) {
 	add2(&s.row0[i], &s.row0[j], s.mask, s.stride, d, e)
 }
