@@ -36,6 +36,10 @@ func run(ctx context.Context, quick bool, r *lab.Report) error {
 	if quick {
 		sz = size{warm: 1, rounds: 9, adds: 100000, appends: 30000, loads: 5000}
 	}
+	return measure(ctx, sz, r)
+}
+
+func measure(ctx context.Context, sz size, r *lab.Report) error {
 	for _, part := range []func(context.Context, size, *lab.Report) error{adds, appends, checksums, loads} {
 		if err := part(ctx, sz, r); err != nil {
 			return err
@@ -85,45 +89,47 @@ func adds(ctx context.Context, sz size, r *lab.Report) error {
 	designs := []struct {
 		name string
 		loop loop
+		more int // times the adds of the others: a sample must not be too short
 	}{
 		{"atomic", func(_, n int) {
 			for range n {
 				shared.Add(1)
 			}
-		}},
+		}, 1},
 		{"xsync", func(_, n int) {
 			for range n {
 				rival.Add(1)
 			}
-		}},
+		}, 1},
 		{"add", func(_, n int) {
 			for range n {
 				set.Add(0, 1)
 			}
-		}},
+		}, 1},
 		{"counter", func(_, n int) {
 			for range n {
 				counter.Add(1)
 			}
-		}},
+		}, 1},
 		{"local", func(_, n int) {
 			l := set.Local()
 			defer l.Close()
 			for range n {
 				l.Add(0, 1)
 			}
-		}},
+		}, 10},
 	}
 	gs := goroutines()
 	var rows []*lab.Row
 	byName := map[string]*lab.Row{}
 	for _, g := range gs {
 		for _, d := range designs {
+			n := sz.adds * d.more
 			row := &lab.Row{
 				Name:     fmt.Sprintf("%s/%dg", d.name, g),
-				Work:     float64(g * sz.adds),
+				Work:     float64(g * n),
 				Parallel: min(g, runtime.GOMAXPROCS(0)),
-				Do:       func() error { together(g, sz.adds, d.loop); return nil },
+				Do:       func() error { together(g, n, d.loop); return nil },
 			}
 			rows = append(rows, row)
 			byName[row.Name] = row

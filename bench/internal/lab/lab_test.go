@@ -118,8 +118,8 @@ func TestAlternateTakesDisturbedSamplesAgain(t *testing.T) {
 		time.Sleep(5 * time.Millisecond) // a CPU that is not ours
 		return nil
 	}}
-	noise, err := Alternate(context.Background(), 1, 3, idle)
-	if err != nil || calls != 1+6 || noise != (Noise{6, 0}) || len(idle.Wall) != 3 {
+	noise, err := Alternate(context.Background(), 1, 4, idle)
+	if err != nil || calls != 1+6 || noise != (Noise{6, 0}) || len(idle.Wall) != 4 {
 		t.Errorf("%d calls, %d recorded, %v, %v", calls, len(idle.Wall), noise, err)
 	}
 }

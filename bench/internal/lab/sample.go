@@ -43,13 +43,14 @@ func (n Noise) String() string {
 
 // Alternate runs every row once per round, so that drift of the machine meets
 // all of them alike; each round begins with another row. The first warm rounds
-// are not recorded. Disturbed samples are taken again, up to as many as there
-// are rows and rounds, and of several tries the least disturbed one is recorded.
+// are not recorded. Disturbed samples are taken again after a pause, in all half
+// as often as there are rows and rounds; of several tries the least disturbed
+// one is recorded.
 // It stops early, without an error, when ctx ends after at least three recorded
 // rounds.
 func Alternate(ctx context.Context, warm, rounds int, rows ...*Row) (Noise, error) {
 	var noise Noise
-	again := rounds * len(rows)
+	again := rounds * len(rows) / 2
 	for round := range warm + rounds {
 		for i := range rows {
 			row := rows[(round+i)%len(rows)]
@@ -75,6 +76,7 @@ func Alternate(ctx context.Context, warm, rounds int, rows ...*Row) (Noise, erro
 						break
 					}
 					again--
+					time.Sleep(20 * time.Millisecond)
 				}
 			}
 			if round >= warm {
