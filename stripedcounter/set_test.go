@@ -21,8 +21,8 @@ var (
 type addImpl struct {
 	name  string
 	setup func() (restore func()) // nil: nothing to set up
-	add  func(s *Set, i int, d int64)
-	add2 func(s *Set, i int, d int64, j int, e int64)
+	add   func(s *Set, i int, d int64)
+	add2  func(s *Set, i int, d int64, j int, e int64)
 }
 
 // addImpls are the dispatched way, the portable one, and what the architecture
@@ -222,7 +222,7 @@ func TestCounterFirstAdds(t *testing.T) {
 // loads and drains run at once, and that loads never go back while nobody
 // drains.
 func TestExactTotals(t *testing.T) {
-	adds := 20000
+	adds := 8000
 	if testing.Short() {
 		adds = 2000
 	}
