@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/blockpath/blockpath/crc"
@@ -214,8 +217,8 @@ func (w *Writer) take(ack *Ack) (last bool, err error) {
 // refused describes what node i says about a packet; w.mu is held.
 func (w *Writer) refused(ack *Ack, i int, s Status) error {
 	e := &AckError{Seqno: ack.Seqno, Offset: -1, Status: s, Node: i}
-	if i < len(w.cfg.Nodes) {
-		e.Name = w.cfg.Nodes[i]
+	if i < len(w.pipe.names) {
+		e.Name = w.pipe.names[i]
 	}
 	if w.sent == 0 || w.queue.at(0).header.Seqno != ack.Seqno {
 		return e
@@ -234,6 +237,7 @@ func (w *Writer) refused(ack *Ack, i int, s Status) error {
 // are not acked back to be sent again. It returns no pipeline and no error if
 // the recovery has finalized the block.
 func (w *Writer) recover(cause error) (*pipeline, error) {
+	bad := -1
 	for {
 		var damaged *crc.MismatchError
 		if w.Err() != nil || w.cfg.Recover == nil || errors.As(cause, &damaged) {
@@ -241,6 +245,7 @@ func (w *Writer) recover(cause error) (*pipeline, error) {
 		}
 		w.mu.Lock()
 		failure := w.failure(cause)
+		failure.Node = max(failure.Node, bad)
 		head := w.seqnoOfHead()
 		if head != w.recovering {
 			w.recovering, w.attempts = head, 0
@@ -256,11 +261,13 @@ func (w *Writer) recover(cause error) (*pipeline, error) {
 		if err != nil {
 			return nil, fmt.Errorf("packet: no other pipeline: %w, after: %w", err, cause)
 		}
+		names := addresses(conn, &request)
 		pipe, err := w.open(w.ctx, conn, &request)
 		if err != nil {
-			cause = err
+			cause, bad = err, blame(err, names)
 			continue
 		}
+		pipe.names = names
 		w.mu.Lock()
 		w.request, w.pipe, w.sent = request, pipe, 0
 		failed := w.err
@@ -280,6 +287,28 @@ func (w *Writer) recover(cause error) (*pipeline, error) {
 		}
 		return pipe, nil
 	}
+}
+
+// blame returns the index of the node because of which a pipeline was not
+// opened: the one that is named, else the first.
+func blame(err error, names []string) int {
+	var refused *OpError
+	if errors.As(err, &refused) {
+		return max(slices.Index(names, refused.FirstBadLink), 0)
+	}
+	return 0
+}
+
+// addresses returns those of a pipeline's nodes.
+func addresses(conn io.ReadWriteCloser, request *WriteBlock) []string {
+	names := []string{""}
+	if c, ok := conn.(net.Conn); ok {
+		names[0] = c.RemoteAddr().String()
+	}
+	for _, d := range request.Targets {
+		names = append(names, net.JoinHostPort(d.IPAddr, strconv.FormatUint(uint64(d.XferPort), 10)))
+	}
+	return names
 }
 
 // seqnoOfHead returns the seqno of the oldest packet that is not acked, or of

@@ -33,7 +33,7 @@ type WriterConfig struct {
 	Stream       *Stream      // shared with the Writers of other blocks; nil: one of its own
 	StreamConfig StreamConfig // of the stream of its own
 
-	Nodes       []string // the pipeline's addresses, for errors
+	Nodes       []string // addresses of the first pipeline, for errors
 	SyncOnClose bool     // the last packet makes the block durable
 
 	// Timeout is the socket timeout; 0 means DefaultTimeout. After half of it
@@ -157,6 +157,7 @@ type pipeline struct {
 	conn    io.ReadWriteCloser
 	acks    *bufio.Reader
 	nodes   int
+	names   []string      // addresses
 	err     error         // why it failed; guarded by Writer.mu
 	drained chan struct{} // the ack reader has ended
 }
@@ -272,6 +273,7 @@ func NewWriter(ctx context.Context, conn io.ReadWriteCloser, request WriteBlock,
 		}
 		return nil, err
 	}
+	pipe.names = cfg.Nodes
 	w.request, w.pipe = request, pipe
 	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	go w.run(ctx, pipe)

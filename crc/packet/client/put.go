@@ -35,6 +35,11 @@ type PutConfig struct {
 	PacketSize int        // as packet.StreamConfig has it
 	BufferHint int        // as packet.StreamConfig has it
 
+	// Size is what r yields in bytes, if that is known. Then a block's pipeline
+	// is opened while the block before it is being written, so that there is no
+	// pause between them.
+	Size int64
+
 	Sync       bool   // every block is durable when it is finalized
 	SHA256     bool   // compute an SHA-256 of the whole stream
 	Rate       int64  // bytes per second at most; 0 means no limit
@@ -42,17 +47,24 @@ type PutConfig struct {
 
 	Timeout time.Duration // of the sockets; 0 means packet.DefaultTimeout
 
+	// Recover, if set, is asked for what is left of a block's pipeline when it
+	// fails: the datanodes to go on with, and a generation stamp above
+	// failure.Block's. What is not acknowledged is sent again. [WithoutBadNode]
+	// is such a function. nil means that every failure is final.
+	Recover func(ctx context.Context, to []string, failure *packet.WriteError) (rest []string, stamp int64, err error)
+
 	// Progress, if set, is told of every piece of the file that has been read.
 	Progress func(bytes int64)
 }
 
 // Stats say what a transfer took.
 type Stats struct {
-	Bytes   int64 // of the file
-	Blocks  int
-	Packets int64 // sent, those without data included
-	Wire    int64 // bytes sent, headers and checksums included
-	Writes  int64 // calls of the sockets' Write
+	Bytes      int64 // of the file
+	Blocks     int
+	Packets    int64 // sent, those without data included
+	Wire       int64 // bytes sent, headers and checksums included
+	Writes     int64 // calls of the sockets' Write
+	Recoveries int64 // pipelines that were rebuilt
 }
 
 // A PutError reports a file that could not be put. The blocks before Block are
@@ -132,6 +144,8 @@ func Put(ctx context.Context, r io.Reader, name string, to []string, cfg PutConf
 	if waitErr := p.wait(); err == nil {
 		err = waitErr
 	}
+	cancel()
+	p.dropAhead()
 	if err != nil {
 		return File{}, p.stats, err
 	}
@@ -181,7 +195,8 @@ type putter struct {
 	stats Stats
 
 	closing chan error // the block before the current one, while its last acks are under way
-	last    putBlock   // that block
+	last    *putBlock  // that block
+	ahead   *putBlock  // the next one, while its pipeline is being opened
 }
 
 // A putBlock is a block that is being put.
@@ -189,7 +204,8 @@ type putBlock struct {
 	w      *packet.Writer
 	block  packet.Block
 	summer *crc.BlockSummer
-	offset int64 // in the file
+	offset int64      // in the file
+	opened chan error // what came of opening its pipeline
 }
 
 func (p *putter) run() error {
@@ -202,29 +218,31 @@ func (p *putter) run() error {
 			}
 			return err
 		}
-		b := putBlock{
-			summer: crc.NewBlockSummer(p.cfg.Chunks),
-			offset: p.stats.Bytes,
-			block: packet.Block{
-				Pool: p.cfg.Pool, ID: p.cfg.FirstID + int64(p.stats.Blocks), Stamp: firstStamp, NumBytes: p.cfg.BlockSize,
-			},
+		b := p.ahead
+		if b == nil {
+			b = p.start(p.stats.Blocks)
 		}
-		if err := p.open(&b); err != nil {
-			return p.failed(&b, err)
+		p.ahead = nil
+		if err := <-b.opened; err != nil {
+			return p.failed(b, err)
+		}
+		source := &trigger{r: p.in}
+		if next := b.offset + p.cfg.BlockSize; next < p.cfg.Size {
+			source.left, source.f = p.cfg.BlockSize/2, func() { p.ahead = p.start(p.stats.Blocks + 1) }
 		}
 		n, err := b.w.Write(first[:])
 		if err == nil {
 			var more int64
-			more, err = b.w.ReadFrom(p.in)
+			more, err = b.w.ReadFrom(source)
 			n += int(more)
 		}
 		full := errors.Is(err, packet.ErrBlockFull)
 		if err != nil && !full {
 			broken := b.w.Err() != nil
 			b.w.Abort()
-			p.count(&b)
+			p.count(b)
 			if broken {
-				return p.failed(&b, err)
+				return p.failed(b, err)
 			}
 			return err // of the file that is read
 		}
@@ -242,7 +260,31 @@ func (p *putter) run() error {
 	}
 }
 
-// open makes a block's pipeline.
+// start begins to open the pipeline of the i-th block.
+func (p *putter) start(i int) *putBlock {
+	b := &putBlock{
+		summer: crc.NewBlockSummer(p.cfg.Chunks),
+		offset: int64(i) * p.cfg.BlockSize,
+		block: packet.Block{
+			Pool: p.cfg.Pool, ID: p.cfg.FirstID + int64(i), Stamp: firstStamp, NumBytes: p.cfg.BlockSize,
+		},
+		opened: make(chan error, 1),
+	}
+	go func() { b.opened <- p.open(b) }()
+	return b
+}
+
+// dropAhead gives up a pipeline that was opened for a block that did not come.
+func (p *putter) dropAhead() {
+	if p.ahead == nil {
+		return
+	}
+	if err := <-p.ahead.opened; err == nil {
+		p.ahead.w.Abort()
+	}
+}
+
+// open opens a block's pipeline.
 func (p *putter) open(b *putBlock) error {
 	conn, err := Dial(p.ctx, p.to[0])
 	if err != nil {
@@ -256,8 +298,83 @@ func (p *putter) open(b *putBlock) error {
 	if p.cfg.Chunks.Kind != crc.None {
 		cfg.Sums = b.summer.Add
 	}
+	if p.cfg.Recover != nil {
+		to := p.to
+		cfg.Recover = func(ctx context.Context, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
+			for {
+				rest, stamp, err := p.cfg.Recover(ctx, to, failure)
+				if err != nil {
+					return nil, packet.WriteBlock{}, err
+				}
+				to = rest
+				conn, request, err := p.reopen(ctx, to, stamp, failure)
+				if err == nil || ctx.Err() != nil {
+					return conn, request, err
+				}
+				next := *failure
+				next.Node, next.Err = 0, err
+				failure = &next
+			}
+		}
+	}
 	b.w, err = packet.NewWriter(p.ctx, conn, request, cfg)
 	return err
+}
+
+// reopen connects to a pipeline that goes on with a block.
+func (p *putter) reopen(ctx context.Context, to []string, stamp int64, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
+	if len(to) == 0 {
+		return nil, packet.WriteBlock{}, &ConfigError{"number of datanodes", "at least 1", 0}
+	}
+	behind, err := targets(ctx, to[1:])
+	if err != nil {
+		return nil, packet.WriteBlock{}, err
+	}
+	request := packet.WriteBlock{
+		Block: failure.Block, ClientName: p.cfg.ClientName, Stage: packet.SetupStreamingRecovery,
+		PipelineSize: uint32(len(to)), Targets: behind,
+		MinBytesRcvd: failure.Acked, MaxBytesRcvd: failure.Sent, LatestStamp: stamp,
+	}
+	request.Block.NumBytes = p.cfg.BlockSize
+	if failure.Closing {
+		request.Stage = packet.PipelineCloseRecovery
+	}
+	conn, err := Dial(ctx, to[0])
+	return conn, request, err
+}
+
+// WithoutBadNode yields the pipeline without the datanode that is to blame for
+// a failure: the one that is named, else the first, to which the connection
+// was. A pipeline of one, whose connection was lost, is tried again. The new
+// generation stamp is the next one. It is for [PutConfig.Recover].
+func WithoutBadNode(_ context.Context, to []string, failure *packet.WriteError) (rest []string, stamp int64, err error) {
+	bad := failure.Node
+	switch {
+	case len(to) == 1 && bad >= 0, bad >= len(to):
+		return nil, 0, fmt.Errorf("client: no datanode is left: %w", failure)
+	case len(to) == 1:
+		rest = to
+	default:
+		bad = max(bad, 0)
+		rest = append(append(rest, to[:bad]...), to[bad+1:]...)
+	}
+	return rest, failure.Block.Stamp + 1, nil
+}
+
+// A trigger calls f once when left bytes have been read.
+type trigger struct {
+	r    io.Reader
+	left int64
+	f    func()
+}
+
+func (t *trigger) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+	if t.left -= int64(n); t.left <= 0 && t.f != nil {
+		t.f()
+		t.f = nil
+	}
+	return n, err
 }
 
 // wait waits for the block that is being closed.
@@ -267,16 +384,16 @@ func (p *putter) wait() error {
 	}
 	err := <-p.closing
 	p.closing = nil
-	p.count(&p.last)
+	p.count(p.last)
 	if err != nil {
-		return p.failed(&p.last, err)
+		return p.failed(p.last, err)
 	}
 	length := p.last.w.Acked()
 	sum, err := p.last.summer.Sum(length)
 	if err != nil {
-		return p.failed(&p.last, err)
+		return p.failed(p.last, err)
 	}
-	block := Block{ID: p.last.block.ID, Stamp: p.last.block.Stamp, Length: length}
+	block := Block{ID: p.last.block.ID, Stamp: p.last.w.Block().Stamp, Length: length}
 	if p.cfg.Chunks.Kind != crc.None {
 		block.CRC = fmt.Sprintf("%08x", sum.CRC)
 	}
@@ -292,6 +409,7 @@ func (p *putter) count(b *putBlock) {
 	p.stats.Packets += s.Packets
 	p.stats.Wire += s.Wire
 	p.stats.Writes += s.Writes
+	p.stats.Recoveries += s.Recoveries
 }
 
 func (p *putter) failed(b *putBlock, err error) error {

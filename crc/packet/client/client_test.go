@@ -1,0 +1,573 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/blockpath/blockpath/crc"
+	"github.com/blockpath/blockpath/crc/packet"
+)
+
+// A memoryNode is a datanode that keeps its blocks in memory.
+type memoryNode struct {
+	t      testing.TB
+	addr   string
+	chunks crc.Chunks
+
+	mu     sync.Mutex
+	blocks map[int64]*memoryBlock
+	conns  int
+	opens  []int64 // ids of the blocks that were opened for writing
+
+	onPacket func(h packet.Header, id int64) (drop bool, status packet.Status) // before the ack
+	onRead   func(id, offset int64) (drop, damage bool)                        // before a packet is sent
+	perSend  int64                                                             // chunks per packet
+}
+
+type memoryBlock struct {
+	data  []byte
+	stamp int64
+	final bool
+}
+
+func startNode(t testing.TB, network string) *memoryNode {
+	address := "127.0.0.1:0"
+	if network == "unix" {
+		address = filepath.Join(t.TempDir(), "dn.sock")
+	}
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &memoryNode{t: t, addr: l.Addr().String(), blocks: map[int64]*memoryBlock{}, perSend: 100}
+	if network == "unix" {
+		n.addr = "unix:" + address
+	}
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				defer conn.Close()
+				n.serve(conn)
+			}()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+	return n
+}
+
+func (n *memoryNode) serve(conn net.Conn) error {
+	n.mu.Lock()
+	n.conns++
+	n.mu.Unlock()
+	in := bufio.NewReader(conn)
+	for {
+		req, err := packet.ReadRequest(in, 0)
+		if err != nil {
+			return err
+		}
+		switch req := req.(type) {
+		case *packet.WriteBlock:
+			return n.write(conn, in, req)
+		case *packet.ReadBlock:
+			if err := n.read(conn, in, req); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (n *memoryNode) write(conn net.Conn, in *bufio.Reader, req *packet.WriteBlock) error {
+	chunks, err := req.Checksum.Chunks()
+	if err != nil {
+		return err
+	}
+	id := req.Block.ID
+	n.mu.Lock()
+	n.chunks = chunks
+	n.opens = append(n.opens, id)
+	b := n.blocks[id]
+	res := packet.BlockOpResponse{HasFirstBadLink: true}
+	switch {
+	case req.Stage == packet.SetupCreate && b == nil:
+		b = &memoryBlock{stamp: req.Block.Stamp}
+		n.blocks[id] = b
+	case req.Stage != packet.SetupCreate && b != nil && req.LatestStamp >= b.stamp && int64(len(b.data)) >= req.MinBytesRcvd && int64(len(b.data)) <= req.MaxBytesRcvd:
+		b.stamp = req.LatestStamp
+		b.final = req.Stage == packet.PipelineCloseRecovery
+	default:
+		res = packet.BlockOpResponse{Status: packet.Error, Message: fmt.Sprintf("%v of %v", req.Stage, req.Block)}
+	}
+	n.mu.Unlock()
+
+	// The node behind this one.
+	var mirror net.Conn
+	var mirrorIn *bufio.Reader
+	if res.Status == packet.Success && len(req.Targets) > 0 {
+		next := *req
+		next.Targets = req.Targets[1:]
+		addr := net.JoinHostPort(req.Targets[0].IPAddr, fmt.Sprint(req.Targets[0].XferPort))
+		if mirror, err = net.Dial("tcp", addr); err == nil {
+			defer mirror.Close()
+			mirrorIn = bufio.NewReader(mirror)
+			mirror.Write(next.Append(nil))
+			res, err = packet.ReadBlockOpResponse(mirrorIn)
+		}
+		if err != nil {
+			res = packet.BlockOpResponse{Status: packet.Error, FirstBadLink: addr, HasFirstBadLink: true}
+		}
+	}
+	conn.Write(res.Append(nil))
+	if res.Status != packet.Success || b.final {
+		return nil
+	}
+	rec := packet.NewReceiver(in, 0)
+	for {
+		h, sumsLen, err := rec.Next()
+		if err != nil {
+			return err
+		}
+		buf := make([]byte, sumsLen+h.DataLen)
+		sums, data, err := rec.Body(buf)
+		if err != nil {
+			return err
+		}
+		ack := packet.Ack{Seqno: h.Seqno, Replies: []packet.Status{packet.Success}}
+		if mirror != nil {
+			mirror.Write(append(h.Append(nil, sumsLen), buf...))
+			down, err := packet.ReadAck(mirrorIn)
+			if err != nil {
+				down.Replies = []packet.Status{packet.Error}
+			}
+			ack.Replies = append(ack.Replies, down.Replies...)
+		}
+		if h.Seqno != packet.HeartbeatSeqno {
+			var drop bool
+			if n.onPacket != nil {
+				drop, ack.Replies[0] = n.onPacket(h, id)
+			}
+			if err := chunks.Verify(data, sums, h.Offset); err != nil {
+				ack.Replies[0] = packet.ErrorChecksum
+			}
+			if drop {
+				return nil
+			}
+			if ack.Replies[0] == packet.Success && h.DataLen > 0 {
+				n.mu.Lock()
+				b.data = append(b.data[:h.Offset], data...)
+				n.mu.Unlock()
+			}
+			if h.Last {
+				n.mu.Lock()
+				b.final = true
+				n.mu.Unlock()
+			}
+		}
+		if _, err := conn.Write(ack.Append(nil)); err != nil {
+			return err
+		}
+		if h.Last || ack.Replies[0] != packet.Success {
+			return nil
+		}
+	}
+}
+
+func (n *memoryNode) read(conn net.Conn, in *bufio.Reader, req *packet.ReadBlock) error {
+	n.mu.Lock()
+	b, chunks := n.blocks[req.Block.ID], n.chunks
+	n.mu.Unlock()
+	if b == nil || !b.final || req.Offset+req.Length > int64(len(b.data)) || b.stamp < req.Block.Stamp {
+		res := packet.BlockOpResponse{Status: packet.Error, Message: "no such block"}
+		conn.Write(res.Append(nil))
+		return io.EOF
+	}
+	bpc := int64(chunks.BytesPerChunk())
+	at := req.Offset - req.Offset%bpc
+	end := min((req.Offset+req.Length+bpc-1)/bpc*bpc, int64(len(b.data)))
+	res := packet.BlockOpResponse{ReadChecksum: &packet.ReadChecksumInfo{Chunks: chunks, ChunkOffset: at}}
+	conn.Write(res.Append(nil))
+	for seqno := int64(0); ; seqno++ {
+		k := min(end-at, n.perSend*bpc)
+		data := bytes.Clone(b.data[at : at+k])
+		sums := chunks.Append(nil, data)
+		h := packet.Header{Offset: at, Seqno: seqno, DataLen: int(k), Last: k == 0}
+		if n.onRead != nil {
+			drop, damage := n.onRead(req.Block.ID, at)
+			if drop {
+				return io.EOF
+			}
+			if damage && k > 0 {
+				data[k-1] ^= 4
+			}
+		}
+		if _, err := conn.Write(append(append(h.Append(nil, len(sums)), sums...), data...)); err != nil {
+			return err
+		}
+		if k == 0 {
+			break
+		}
+		at += k
+	}
+	_, err := packet.ReadReadStatus(in)
+	return err
+}
+
+func content(n int) []byte {
+	b := make([]byte, n)
+	x := uint32(n)
+	for i := range b {
+		x = x*1664525 + 1013904223
+		b[i] = byte(x >> 24)
+	}
+	return b
+}
+
+func noLeaks(t testing.TB) {
+	before := runtime.NumGoroutine()
+	t.Cleanup(func() {
+		for wait := time.Millisecond; runtime.NumGoroutine() > before; wait *= 2 {
+			if wait > 2*time.Second {
+				buf := make([]byte, 1<<20)
+				t.Errorf("goroutines remain:\n%s", buf[:runtime.Stack(buf, true)])
+				return
+			}
+			time.Sleep(wait)
+		}
+	})
+}
+
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestPutGet(t *testing.T) {
+	noLeaks(t)
+	ctx := testContext(t)
+	for _, network := range []string{"tcp", "unix"} {
+		if network == "unix" && runtime.GOOS == "windows" {
+			t.Log("SKIPPED on windows: unix sockets")
+			continue
+		}
+		n := startNode(t, network)
+		for _, chunks := range []crc.Chunks{{}, {Kind: crc.CRC32, Size: 128}, {Kind: crc.None}} {
+			m := NewManifest(RandomPool(), chunks)
+			for _, size := range []int{0, 1, 511, 512, 513, 4096, 4097, 3*4096 - 1, 3 * 4096, 100000} {
+				for _, known := range []bool{false, true} {
+					data := content(size)
+					cfg := PutConfig{Pool: m.Pool, Chunks: chunks, BlockSize: 4096, SHA256: true}
+					if known {
+						cfg.Size = int64(size)
+					}
+					var seen int64
+					cfg.Progress = func(n int64) { seen += n }
+					f, stats, err := Put(ctx, bytes.NewReader(data), "f", []string{n.addr}, cfg)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if f.Length != int64(size) || len(f.Blocks) != (size+4095)/4096 || stats.Bytes != int64(size) || stats.Blocks != len(f.Blocks) || seen != int64(size) {
+						t.Fatalf("%d bytes: %+v, %+v, progress %d", size, f, stats, seen)
+					}
+					if want := fmt.Sprintf("%x", sha256.Sum256(data)); f.SHA256 != want {
+						t.Errorf("SHA-256 %s, want %s", f.SHA256, want)
+					}
+					if chunks.Kind != crc.None {
+						want := fmt.Sprintf(":0x%08x", crc.Checksum(chunks.Kind, data))
+						if !strings.HasSuffix(f.Composite, want) {
+							t.Errorf("composite %s, want %s", f.Composite, want)
+						}
+					}
+					m.Files = []File{f}
+					var text bytes.Buffer
+					if err := m.Write(&text); err != nil {
+						t.Fatal(err)
+					}
+					again, err := ReadManifest(&text)
+					if err != nil {
+						t.Fatal(err)
+					}
+					conns := n.conns
+					var out bytes.Buffer
+					if _, err := Get(ctx, &out, again, &again.Files[0], []string{n.addr}, GetConfig{SHA256: true}); err != nil || !bytes.Equal(out.Bytes(), data) {
+						t.Fatalf("%d bytes: %d came back, %v", size, out.Len(), err)
+					}
+					if now := n.conns - conns; now > 1 {
+						t.Errorf("%d connections to read %d blocks", now, len(f.Blocks))
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestGetRanges(t *testing.T) {
+	noLeaks(t)
+	ctx := testContext(t)
+	n := startNode(t, "tcp")
+	data := content(50000)
+	m := NewManifest(RandomPool(), crc.Chunks{})
+	f, _, err := Put(ctx, bytes.NewReader(data), "f", []string{n.addr}, PutConfig{Pool: m.Pool, BlockSize: 4096})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 100 {
+		off := rng.Int64N(50001)
+		length := rng.Int64N(60000)
+		want := data[off:]
+		if length > 0 && length < int64(len(want)) {
+			want = want[:length]
+		}
+		var out bytes.Buffer
+		stats, err := Get(ctx, &out, m, &f, []string{n.addr}, GetConfig{Offset: off, Length: length})
+		if err != nil || !bytes.Equal(out.Bytes(), want) || stats.Bytes != int64(len(want)) {
+			t.Fatalf("%d+%d: %d bytes, %v", off, length, out.Len(), err)
+		}
+	}
+	var bad *ConfigError
+	for _, cfg := range []GetConfig{{Offset: -1}, {Offset: 50001}, {Length: -1}} {
+		if _, err := Get(ctx, io.Discard, m, &f, []string{n.addr}, cfg); !errors.As(err, &bad) {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}
+
+// A replica that breaks off, or is damaged, is left in mid-block for another.
+func TestGetFailover(t *testing.T) {
+	noLeaks(t)
+	ctx := testContext(t)
+	a, b := startNode(t, "tcp"), startNode(t, "tcp")
+	a.perSend, b.perSend = 3, 5
+	data := content(100000)
+	m := NewManifest(RandomPool(), crc.Chunks{})
+	f, _, err := Put(ctx, bytes.NewReader(data), "f", []string{a.addr, b.addr}, PutConfig{Pool: m.Pool, BlockSize: 20480})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, onRead := range map[string]func(id, offset int64) (bool, bool){
+		"breaks off": func(id, offset int64) (bool, bool) { return offset > 10000, false },
+		"damaged":    func(id, offset int64) (bool, bool) { return false, offset > 10000 },
+		"refuses":    func(id, offset int64) (bool, bool) { return true, false },
+	} {
+		a.onRead = onRead
+		var out bytes.Buffer
+		if _, err := Get(ctx, &out, m, &f, []string{a.addr, b.addr}, GetConfig{}); err != nil || !bytes.Equal(out.Bytes(), data) {
+			t.Errorf("%s: %d bytes, %v", name, out.Len(), err)
+		}
+		out.Reset()
+		_, err := Get(ctx, &out, m, &f, []string{a.addr}, GetConfig{})
+		var get *GetError
+		if !errors.As(err, &get) || get.Offset != int64(out.Len()) || !bytes.Equal(out.Bytes(), data[:out.Len()]) {
+			t.Errorf("%s, no other replica: %d bytes, %v", name, out.Len(), err)
+		}
+		var mismatch *crc.MismatchError
+		if name == "damaged" && !errors.As(err, &mismatch) {
+			t.Error(err)
+		}
+	}
+	full := errors.New("full")
+	if _, err := Get(ctx, failingWriter{full}, m, &f, []string{b.addr, a.addr}, GetConfig{}); err != full {
+		t.Error(err)
+	}
+	// Another block under the same id.
+	b.blocks[f.Blocks[1].ID].data[5] ^= 1
+	var other *ContentError
+	if _, err := Get(ctx, io.Discard, m, &f, []string{b.addr}, GetConfig{}); !errors.As(err, &other) || other.Offset != 20480 {
+		t.Error(err)
+	}
+}
+
+type failingWriter struct{ err error }
+
+func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// The pipeline loses a node, or the connection, in mid-block.
+func TestPutRecovers(t *testing.T) {
+	noLeaks(t)
+	ctx := testContext(t)
+	for _, v := range []struct {
+		name     string
+		nodes    int
+		victim   int
+		close    bool // the last packet is what fails
+		status   packet.Status
+		survives bool
+	}{
+		{"first of three breaks off", 3, 0, false, packet.Success, true},
+		{"second of three breaks off", 3, 1, false, packet.Success, true},
+		{"last of three breaks off", 3, 2, false, packet.Success, true},
+		{"last of two says ERROR", 2, 1, false, packet.Error, true},
+		{"first of two at the end", 2, 0, true, packet.Success, true},
+		{"connection to one lost", 1, 0, false, packet.Success, true},
+		{"connection to one lost at the end", 1, 0, true, packet.Success, true},
+		{"one says ERROR", 1, 0, false, packet.Error, false},
+	} {
+		var to []string
+		var nodes []*memoryNode
+		for range v.nodes {
+			n := startNode(t, "tcp")
+			nodes = append(nodes, n)
+			to = append(to, n.addr)
+		}
+		var mu sync.Mutex
+		done := false
+		nodes[v.victim].onPacket = func(h packet.Header, id int64) (bool, packet.Status) {
+			mu.Lock()
+			defer mu.Unlock()
+			if done || h.Last != v.close || !v.close && h.Offset < 200000 {
+				return false, packet.Success
+			}
+			done = true
+			return v.status == packet.Success, v.status
+		}
+		data := content(1000000)
+		m := NewManifest(RandomPool(), crc.Chunks{})
+		cfg := PutConfig{Pool: m.Pool, BlockSize: 512 << 10, PacketSize: 65536, Recover: WithoutBadNode}
+		f, stats, err := Put(ctx, bytes.NewReader(data), "f", to, cfg)
+		if !v.survives {
+			var put *PutError
+			var ack *packet.AckError
+			if !errors.As(err, &put) || !errors.As(err, &ack) || !strings.Contains(err.Error(), "no datanode is left") {
+				t.Errorf("%s: %v", v.name, err)
+			}
+			continue
+		}
+		if err != nil || stats.Recoveries == 0 {
+			t.Errorf("%s: %d recoveries, %v", v.name, stats.Recoveries, err)
+			continue
+		}
+		if f.Blocks[0].Stamp == firstStamp && f.Blocks[1].Stamp == firstStamp {
+			t.Errorf("%s: no new stamp", v.name)
+		}
+		m.Files = []File{f}
+		var out bytes.Buffer
+		from := to
+		if v.nodes > 1 { // from those that were not dropped
+			from = append(append([]string{}, to[:v.victim]...), to[v.victim+1:]...)
+		}
+		if _, err := Get(ctx, &out, m, &f, from[:1], GetConfig{}); err != nil || !bytes.Equal(out.Bytes(), data) {
+			t.Errorf("%s: %d bytes came back, %v", v.name, out.Len(), err)
+		}
+	}
+}
+
+// Without Recover a failure is final and says what is safe.
+func TestPutFails(t *testing.T) {
+	noLeaks(t)
+	ctx := testContext(t)
+	n := startNode(t, "tcp")
+	n.onPacket = func(h packet.Header, id int64) (bool, packet.Status) { return h.Offset >= 129024, packet.Success }
+	_, _, err := Put(ctx, bytes.NewReader(content(1<<20)), "f", []string{n.addr}, PutConfig{PacketSize: 65536})
+	var put *PutError
+	if !errors.As(err, &put) || put.Acked != 129024 {
+		t.Error(err)
+	}
+	for _, b := range n.blocks {
+		if b.final {
+			t.Error("the block is final")
+		}
+	}
+	source := errors.New("disk broke")
+	n.onPacket = nil
+	if _, _, err := Put(ctx, io.MultiReader(bytes.NewReader(content(100000)), failingReader{source}), "f", []string{n.addr}, PutConfig{BlockSize: 65536, Size: 1 << 20}); err != source {
+		t.Error(err)
+	}
+	var address *AddressError
+	for _, to := range [][]string{{"nonsense"}, {"unix:"}, {n.addr, "unix:/x"}, {n.addr, "127.0.0.1:99999"}} {
+		if _, _, err := Put(ctx, bytes.NewReader([]byte{1}), "f", to, PutConfig{}); !errors.As(err, &address) {
+			t.Errorf("%v: %v", to, err)
+		}
+	}
+	var config *ConfigError
+	for _, cfg := range []PutConfig{{BlockSize: 1000}, {BlockSize: -512}, {Chunks: crc.Chunks{Size: -1}}} {
+		if _, _, err := Put(ctx, bytes.NewReader(nil), "f", []string{n.addr}, cfg); !errors.As(err, &config) {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+	done, cancel := context.WithCancel(ctx)
+	n.onPacket = func(packet.Header, int64) (bool, packet.Status) { cancel(); return false, packet.Success }
+	if _, _, err := Put(done, bytes.NewReader(content(10<<20)), "f", []string{n.addr}, PutConfig{BlockSize: 1 << 20}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+type failingReader struct{ err error }
+
+func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
+
+// The next block's pipeline is there before the block before it has ended.
+func TestPutOpensAhead(t *testing.T) {
+	noLeaks(t)
+	ctx := testContext(t)
+	n := startNode(t, "tcp")
+	n.onPacket = func(h packet.Header, id int64) (bool, packet.Status) {
+		if h.Last && h.Offset == 1<<20 { // not the end of the file
+			for range 3000 {
+				n.mu.Lock()
+				next := n.opens[len(n.opens)-1] > id
+				n.mu.Unlock()
+				if next {
+					return false, packet.Success
+				}
+				time.Sleep(time.Millisecond)
+			}
+			t.Errorf("block %d ends and no pipeline follows", id)
+		}
+		return false, packet.Success
+	}
+	for _, size := range []int64{0, 5<<20 + 1000} {
+		f, _, err := Put(ctx, bytes.NewReader(content(5<<20+1000)), "f", []string{n.addr}, PutConfig{BlockSize: 1 << 20, Size: size})
+		if err != nil || len(f.Blocks) != 6 {
+			t.Fatal(err)
+		}
+	}
+	// A source that ends early: what was opened for nothing is given up.
+	f, _, err := Put(ctx, bytes.NewReader(content(1<<20)), "f", []string{n.addr}, PutConfig{BlockSize: 1 << 20, Size: 5 << 20})
+	if err != nil || len(f.Blocks) != 1 {
+		t.Fatal(err)
+	}
+}
+
+func TestRate(t *testing.T) {
+	ctx := testContext(t)
+	n := startNode(t, "tcp")
+	start := time.Now()
+	m := NewManifest(RandomPool(), crc.Chunks{})
+	f, _, err := Put(ctx, bytes.NewReader(content(192<<10)), "f", []string{n.addr}, PutConfig{Pool: m.Pool, Rate: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A burst of 64 KiB is free.
+	if took := time.Since(start); took < 120*time.Millisecond {
+		t.Errorf("192 KiB at 1 MiB/s took %v", took)
+	}
+	start = time.Now()
+	if _, err := Get(ctx, io.Discard, m, &f, []string{n.addr}, GetConfig{Rate: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took < 120*time.Millisecond {
+		t.Errorf("192 KiB at 1 MiB/s took %v", took)
+	}
+}
