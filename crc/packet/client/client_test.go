@@ -139,7 +139,7 @@ func (n *memoryNode) write(conn net.Conn, in *bufio.Reader, req *packet.WriteBlo
 		}
 	}
 	conn.Write(res.Append(nil))
-	if res.Status != packet.Success || b.final {
+	if res.Status != packet.Success || req.Stage == packet.PipelineCloseRecovery {
 		return nil
 	}
 	rec := packet.NewReceiver(in, 0)
@@ -164,8 +164,11 @@ func (n *memoryNode) write(conn net.Conn, in *bufio.Reader, req *packet.WriteBlo
 		}
 		if h.Seqno != packet.HeartbeatSeqno {
 			var drop bool
-			if n.onPacket != nil {
-				drop, ack.Replies[0] = n.onPacket(h, id)
+			n.mu.Lock()
+			onPacket := n.onPacket
+			n.mu.Unlock()
+			if onPacket != nil {
+				drop, ack.Replies[0] = onPacket(h, id)
 			}
 			if err := chunks.Verify(data, sums, h.Offset); err != nil {
 				ack.Replies[0] = packet.ErrorChecksum
@@ -195,25 +198,30 @@ func (n *memoryNode) write(conn net.Conn, in *bufio.Reader, req *packet.WriteBlo
 
 func (n *memoryNode) read(conn net.Conn, in *bufio.Reader, req *packet.ReadBlock) error {
 	n.mu.Lock()
-	b, chunks := n.blocks[req.Block.ID], n.chunks
+	b, chunks, onRead := n.blocks[req.Block.ID], n.chunks, n.onRead
+	readable := b != nil && b.final && req.Offset+req.Length <= int64(len(b.data)) && b.stamp >= req.Block.Stamp
+	var block []byte
+	if readable {
+		block = bytes.Clone(b.data)
+	}
 	n.mu.Unlock()
-	if b == nil || !b.final || req.Offset+req.Length > int64(len(b.data)) || b.stamp < req.Block.Stamp {
+	if !readable {
 		res := packet.BlockOpResponse{Status: packet.Error, Message: "no such block"}
 		conn.Write(res.Append(nil))
 		return io.EOF
 	}
 	bpc := int64(chunks.BytesPerChunk())
 	at := req.Offset - req.Offset%bpc
-	end := min((req.Offset+req.Length+bpc-1)/bpc*bpc, int64(len(b.data)))
+	end := min((req.Offset+req.Length+bpc-1)/bpc*bpc, int64(len(block)))
 	res := packet.BlockOpResponse{ReadChecksum: &packet.ReadChecksumInfo{Chunks: chunks, ChunkOffset: at}}
 	conn.Write(res.Append(nil))
 	for seqno := int64(0); ; seqno++ {
 		k := min(end-at, n.perSend*bpc)
-		data := bytes.Clone(b.data[at : at+k])
+		data := bytes.Clone(block[at : at+k])
 		sums := chunks.Append(nil, data)
 		h := packet.Header{Offset: at, Seqno: seqno, DataLen: int(k), Last: k == 0}
-		if n.onRead != nil {
-			drop, damage := n.onRead(req.Block.ID, at)
+		if onRead != nil {
+			drop, damage := onRead(req.Block.ID, at)
 			if drop {
 				return io.EOF
 			}
@@ -231,6 +239,19 @@ func (n *memoryNode) read(conn net.Conn, in *bufio.Reader, req *packet.ReadBlock
 	}
 	_, err := packet.ReadReadStatus(in)
 	return err
+}
+
+// set changes the node's behaviour.
+func (n *memoryNode) set(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
+}
+
+func (n *memoryNode) connections() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.conns
 }
 
 func content(n int) []byte {
@@ -308,12 +329,12 @@ func TestPutGet(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					conns := n.conns
+					conns := n.connections()
 					var out bytes.Buffer
 					if _, err := Get(ctx, &out, again, &again.Files[0], []string{n.addr}, GetConfig{SHA256: true}); err != nil || !bytes.Equal(out.Bytes(), data) {
 						t.Fatalf("%d bytes: %d came back, %v", size, out.Len(), err)
 					}
-					if now := n.conns - conns; now > 1 {
+					if now := n.connections() - conns; now > 1 {
 						t.Errorf("%d connections to read %d blocks", now, len(f.Blocks))
 					}
 				}
@@ -371,7 +392,7 @@ func TestGetFailover(t *testing.T) {
 		"damaged":    func(id, offset int64) (bool, bool) { return false, offset > 10000 },
 		"refuses":    func(id, offset int64) (bool, bool) { return true, false },
 	} {
-		a.onRead = onRead
+		a.set(func() { a.onRead = onRead })
 		var out bytes.Buffer
 		if _, err := Get(ctx, &out, m, &f, []string{a.addr, b.addr}, GetConfig{}); err != nil || !bytes.Equal(out.Bytes(), data) {
 			t.Errorf("%s: %d bytes, %v", name, out.Len(), err)
@@ -392,7 +413,7 @@ func TestGetFailover(t *testing.T) {
 		t.Error(err)
 	}
 	// Another block under the same id.
-	b.blocks[f.Blocks[1].ID].data[5] ^= 1
+	b.set(func() { b.blocks[f.Blocks[1].ID].data[5] ^= 1 })
 	var other *ContentError
 	if _, err := Get(ctx, io.Discard, m, &f, []string{b.addr}, GetConfig{}); !errors.As(err, &other) || other.Offset != 20480 {
 		t.Error(err)
@@ -484,13 +505,15 @@ func TestPutFails(t *testing.T) {
 	if !errors.As(err, &put) || put.Acked != 129024 {
 		t.Error(err)
 	}
-	for _, b := range n.blocks {
-		if b.final {
-			t.Error("the block is final")
+	n.set(func() {
+		for _, b := range n.blocks {
+			if b.final {
+				t.Error("the block is final")
+			}
 		}
-	}
+		n.onPacket = nil
+	})
 	source := errors.New("disk broke")
-	n.onPacket = nil
 	if _, _, err := Put(ctx, io.MultiReader(bytes.NewReader(content(100000)), failingReader{source}), "f", []string{n.addr}, PutConfig{BlockSize: 65536, Size: 1 << 20}); err != source {
 		t.Error(err)
 	}
@@ -507,7 +530,9 @@ func TestPutFails(t *testing.T) {
 		}
 	}
 	done, cancel := context.WithCancel(ctx)
-	n.onPacket = func(packet.Header, int64) (bool, packet.Status) { cancel(); return false, packet.Success }
+	n.set(func() {
+		n.onPacket = func(packet.Header, int64) (bool, packet.Status) { cancel(); return false, packet.Success }
+	})
 	if _, _, err := Put(done, bytes.NewReader(content(10<<20)), "f", []string{n.addr}, PutConfig{BlockSize: 1 << 20}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
