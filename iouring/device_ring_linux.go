@@ -14,15 +14,15 @@ import (
 //   - a read of cached data, and a write that only goes to the page cache, by a
 //     system call on the caller's goroutine: through the ring the kernel would
 //     copy the same bytes, or hand the operation to a thread;
-//   - a read that has to wait, and O_DIRECT, through the ring, except that one
-//     caller at a time uses a plain call: alone, nothing is cheaper;
+//   - a read that has to wait, and O_DIRECT, through the ring, but by a system
+//     call if no other is under way: alone, nothing is cheaper;
 //   - datasync of several files through the ring, all at once.
 type ringDevice struct {
 	sysDevice
-	engine   *Engine
-	arenas   []*Arena // registered
-	ops      sync.Pool
-	blocking atomic.Bool // somebody is in a plain call that may wait
+	engine *Engine
+	arenas []*Arena // registered
+	ops    sync.Pool
+	slow   atomic.Int64 // reads and writes under way that may have to wait
 }
 
 func newRingDevice(e *Engine, arenas []*Arena) *ringDevice {
@@ -42,10 +42,11 @@ func (d *ringDevice) read(ctx context.Context, f *File, b Buffer, off int64) (in
 			return 0, err
 		}
 	}
-	if d.blocking.CompareAndSwap(false, true) {
-		n, err := d.sysDevice.read(ctx, f, b, off)
-		d.blocking.Store(false)
-		return n, err
+	// Not while others are in flight: the kernel completes those on the thread
+	// that submitted them, which may be this one, and a plain call would block it.
+	defer d.slow.Add(-1)
+	if d.slow.Add(1) == 1 {
+		return d.sysDevice.read(ctx, f, b, off)
 	}
 	d.engine.stat.Add(statRingReads, 1)
 	op := d.ops.Get().(*Op)
@@ -61,10 +62,9 @@ func (d *ringDevice) write(ctx context.Context, f *File, bs []Buffer, skip int, 
 	if !f.direct {
 		return d.sysDevice.write(ctx, f, bs, skip, off)
 	}
-	if d.blocking.CompareAndSwap(false, true) {
-		n, err := d.sysDevice.write(ctx, f, bs, skip, off)
-		d.blocking.Store(false)
-		return n, err
+	defer d.slow.Add(-1)
+	if d.slow.Add(1) == 1 {
+		return d.sysDevice.write(ctx, f, bs, skip, off)
 	}
 	d.engine.stat.Add(statRingWrites, 1)
 	op := d.ops.Get().(*Op)

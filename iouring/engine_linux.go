@@ -3,6 +3,7 @@ package iouring
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -22,14 +23,14 @@ const maxTurns = 32
 type Op struct {
 	SQE
 
-	cqe    CQE
-	err    error // of the engine, not of the operation
-	token  Token
-	target *Op // this is the request to cancel it
-	next   *Op
-	state  atomic.Uint32
-	wake   chan struct{} // capacity 1
-	multi  *Multishot
+	cqe   CQE
+	err   error // of the engine, not of the operation
+	token Token
+	call  func() // run this where the ring may be used, instead
+	next  *Op
+	state atomic.Uint32
+	wake  chan struct{} // capacity 1
+	multi *Multishot
 }
 
 const (
@@ -85,6 +86,8 @@ type Engine struct {
 	head atomic.Pointer[Op] // newest first
 	stat *stripedcounter.Set
 
+	maxChain int // what fits into the ring
+
 	lead    sync.Mutex // guards the ring and what follows
 	ring    *Ring
 	queue   opQueue // waits for room in the ring
@@ -92,8 +95,9 @@ type Engine struct {
 	polling bool
 	retry   bool
 
-	// A shared ring.
+	// A shared ring, once something has stayed in flight.
 	raw    syscall.RawConn
+	blind  bool // the netpoller does not take the ring
 	kick   chan struct{}
 	polled chan struct{}
 
@@ -165,19 +169,16 @@ func newEngine(cfg EngineConfig, stat *stripedcounter.Set) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	// In non-blocking mode the descriptor goes into Go's netpoller.
-	if err := unix.SetNonblock(ring.fd, true); err != nil {
-		return nil, errors.Join(err, ring.Close())
-	}
-	ring.file = os.NewFile(uintptr(ring.fd), "io_uring")
-	if e.raw, err = ring.file.SyscallConn(); err != nil {
-		return nil, errors.Join(err, ring.Close())
-	}
-	e.ring = ring
-	e.kick = make(chan struct{}, 1)
-	e.polled = make(chan struct{})
-	go e.poll()
+	e.setRing(ring)
 	return e, nil
+}
+
+func (e *Engine) setRing(r *Ring) {
+	e.ring = r
+	e.maxChain = len(r.slots)
+	if sq, _ := r.Entries(); sq < e.maxChain {
+		e.maxChain = sq
+	}
 }
 
 func newEngineRing(cfg EngineConfig) (*Ring, error) {
@@ -205,7 +206,7 @@ func (e *Engine) Submit(ops ...*Op) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	if err := prepare(ops); err != nil {
+	if err := e.prepare(ops); err != nil {
 		return err
 	}
 	e.enqueue(ops)
@@ -213,24 +214,34 @@ func (e *Engine) Submit(ops ...*Op) error {
 	return nil
 }
 
-func prepare(ops []*Op) error {
+// prepare checks ops and pins their buffers, all or none.
+func (e *Engine) prepare(ops []*Op) error {
+	chain := 0
+	for _, o := range ops {
+		if err := o.check(); err != nil {
+			return err
+		}
+		if chain++; !o.linked() {
+			chain = 0
+		}
+		if chain == e.maxChain {
+			return &ConfigError{Field: "linked operations", Value: "longer", Want: fmt.Sprintf("at most %d", e.maxChain)}
+		}
+	}
+	if chain != 0 {
+		return &ConfigError{Field: "SQE flags of the last operation", Value: "a link", Want: "no link"}
+	}
 	for i, o := range ops {
-		err := o.check()
-		if err == nil && i == len(ops)-1 && o.linked() {
-			err = &ConfigError{Field: "SQE flags of the last operation", Value: o.raw.flags, Want: "no link"}
+		if !o.state.CompareAndSwap(opIdle, opQueued) {
+			panic("iouring: operation submitted while under way")
 		}
-		if err == nil {
-			err = o.pin()
-		}
-		if err != nil {
+		if err := o.pin(); err != nil {
+			o.state.Store(opIdle)
 			for _, p := range ops[:i] {
 				p.unpin()
 				p.state.Store(opIdle)
 			}
 			return err
-		}
-		if !o.state.CompareAndSwap(opIdle, opQueued) {
-			panic("iouring: operation submitted while under way")
 		}
 		if o.wake == nil {
 			o.wake = make(chan struct{}, 1)
@@ -292,12 +303,26 @@ func (e *Engine) Do(ctx context.Context, o *Op) (int, error) {
 
 // cancel asks for the end of o and returns when that has been passed on, so
 // that it cannot hit a later use of o.
-func (e *Engine) cancel(o *Op) {
-	c := &Op{target: o, wake: make(chan struct{}, 1)}
+func (e *Engine) cancel(o *Op) { e.run(func() { e.cancelNow(o) }) }
+
+// run runs f by whoever has the ring, after everything that was submitted
+// before.
+func (e *Engine) run(f func()) {
+	c := &Op{call: f, wake: make(chan struct{}, 1)}
 	c.state.Store(opWaiting)
 	e.enqueue([]*Op{c})
 	e.drive()
 	<-c.wake
+}
+
+// onRing runs f on the ring, ErrClosed if it is closed.
+func (e *Engine) onRing(f func(*Ring) error) (err error) {
+	e.run(func() {
+		if err = ErrClosed; !e.closed {
+			err = f(e.ring)
+		}
+	})
+	return err
 }
 
 // drive sees to it that what is on the list gets to the ring: by this goroutine,
@@ -353,8 +378,8 @@ func (e *Engine) collect() {
 	}
 	for o := oldest; o != nil; {
 		next := o.next
-		if o.target != nil {
-			e.cancelNow(o.target)
+		if o.call != nil {
+			o.call()
 			o.finish(CQE{}, nil)
 		} else {
 			e.queue.push(o)
@@ -486,7 +511,7 @@ func (e *Engine) failQueue(err error) {
 	}
 }
 
-// later comes back to a ring that the kernel has put off.
+// later comes back to the ring in a while.
 func (e *Engine) later() {
 	if e.retry {
 		return
@@ -495,7 +520,7 @@ func (e *Engine) later() {
 	time.AfterFunc(time.Millisecond, func() {
 		e.lead.Lock()
 		e.retry = false
-		e.turn()
+		e.pollTurn()
 		e.watch()
 		e.lead.Unlock()
 		e.drive()
@@ -504,10 +529,37 @@ func (e *Engine) later() {
 
 // watch has the poller look after what is in flight.
 func (e *Engine) watch() {
-	if !e.closed && !e.polling && e.ring.inFlight > 0 {
-		e.polling = true
-		e.kick <- struct{}{}
+	if e.closed || e.polling || e.ring.inFlight == 0 {
+		return
 	}
+	if e.raw == nil && !e.blind {
+		e.startPoller()
+	}
+	if e.blind {
+		e.later()
+		return
+	}
+	e.polling = true
+	e.kick <- struct{}{}
+}
+
+// startPoller puts the ring into Go's netpoller. Only now, because from then on
+// every completion costs a wake-up in the kernel.
+func (e *Engine) startPoller() {
+	err := unix.SetNonblock(e.ring.fd, true)
+	if err == nil {
+		e.ring.file = os.NewFile(uintptr(e.ring.fd), "io_uring")
+		if err = e.ring.file.SetReadDeadline(time.Time{}); err == nil {
+			e.raw, err = e.ring.file.SyscallConn()
+		}
+	}
+	if err != nil {
+		e.blind = true // no room in epoll: look every millisecond
+		return
+	}
+	e.kick = make(chan struct{}, 1)
+	e.polled = make(chan struct{})
+	go e.poll()
 }
 
 // poll takes completions for as long as something is in flight.
@@ -543,7 +595,6 @@ func (e *Engine) Close() error {
 	e.lead.Lock()
 	if e.closed {
 		e.lead.Unlock()
-		<-e.polled
 		return nil
 	}
 	e.collect()
@@ -551,9 +602,13 @@ func (e *Engine) Close() error {
 	err := e.ring.drain((*Op).complete)
 	e.closed = true // from here on nobody else touches the ring
 	e.lead.Unlock()
-	close(e.kick)
+	if e.raw != nil {
+		close(e.kick)
+	}
 	err = errors.Join(err, e.ring.Close()) // wakes the poller, which may want the lead
-	<-e.polled
+	if e.raw != nil {
+		<-e.polled
+	}
 	e.drive()
 	return err
 }

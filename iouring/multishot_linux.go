@@ -47,8 +47,7 @@ func (m *Multishot) deliver(c CQE, err error) {
 	m.mu.Unlock()
 	if stop {
 		// Whoever has the ring looks at the list again before letting go.
-		c := &Op{target: &m.op, wake: make(chan struct{}, 1)}
-		m.engine.enqueue([]*Op{c})
+		m.engine.enqueue([]*Op{{call: func() { m.engine.cancelNow(&m.op) }}})
 	}
 	select {
 	case m.signal <- struct{}{}:

@@ -1,6 +1,7 @@
 package iouring
 
 import (
+	"encoding/binary"
 	"errors"
 	"runtime"
 	"sync/atomic"
@@ -22,7 +23,9 @@ type owner struct {
 // bellData marks the completions of the poll on the bell.
 const bellData = 1<<64 - 1
 
-var bellRing = [8]byte{1, 1, 1, 1, 1, 1, 1, 0} // not zero in either byte order
+// bellRing adds one to the eventfd. Nobody takes the sum away, it is the write
+// that completes the poll, and in 2^64 writes it does not fill up.
+var bellRing = binary.NativeEndian.AppendUint64(nil, 1)
 
 func (e *Engine) startOwner(cfg EngineConfig) error {
 	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -36,7 +39,9 @@ func (e *Engine) startOwner(cfg EngineConfig) error {
 		runtime.LockOSThread() // the kernel knows the ring's user by its thread
 		defer runtime.UnlockOSThread()
 		ring, err := newEngineRing(cfg)
-		e.ring = ring
+		if err == nil {
+			e.setRing(ring)
+		}
 		ready <- err
 		if err == nil {
 			e.own()
@@ -101,8 +106,7 @@ func (e *Engine) wakeOwner() {
 }
 
 func (w *owner) ringBell() {
-	// It fails only when the count is full, and then the bell is ringing.
-	_, _ = unix.Write(w.bell, bellRing[:])
+	_, _ = unix.Write(w.bell, bellRing)
 }
 
 func (e *Engine) stopOwner() error {

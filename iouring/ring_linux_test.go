@@ -928,3 +928,95 @@ func TestRingProbe(t *testing.T) {
 		t.Errorf("features %#x", r.Features())
 	}
 }
+
+// TestRingRecvMultishot receives a stream into buffers that the kernel picks,
+// until they run out, and again after they were given back.
+func TestRingRecvMultishot(t *testing.T) {
+	r := newRing(t, iouring.RingConfig{})
+	a := newArena(t, iouring.ArenaConfig{})
+	for _, n := range []int{0, 3, 65536} {
+		var ce *iouring.ConfigError
+		if _, err := r.NewBufRing(t.Context(), a, 1, n, 100); !errors.As(err, &ce) {
+			t.Errorf("%d buffers: %v", n, err)
+		}
+	}
+	const n, size = 4, 100
+	group, err := r.NewBufRing(t.Context(), a, 7, n, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.NewBufRing(t.Context(), a, 7, n, size); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("a group that is taken: %v", err)
+	}
+	defer func() {
+		if err := group.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := group.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	x, y := socketpair(t)
+	sent, received := byte(0), byte(0)
+	var s iouring.SQE
+	start := func() {
+		s.PrepRecvMultishot(y, group.Group(), 0)
+		push(t, r, &s)
+		if _, err := r.Submit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start()
+	for round := range 30 {
+		// One more than there are buffers.
+		for range n + 1 {
+			msg := bytes.Repeat([]byte{sent}, size)
+			if _, err := unix.Write(x, msg); err != nil {
+				t.Fatal(err)
+			}
+			sent++
+		}
+		var kept []iouring.CQE
+		for {
+			c := wait(t, r, 1)[0]
+			if c.Err() == unix.ENOBUFS && !c.More() {
+				break
+			}
+			b, err := group.Buffer(c)
+			if err != nil || b.Len() != size || !holds(b.Bytes(), received) {
+				t.Fatalf("round %d: %+v, %v", round, c, err)
+			}
+			received++
+			var be *iouring.BufferError
+			if _, err := group.Buffer(c); !errors.As(err, &be) {
+				t.Errorf("the same completion again: %v", err)
+			}
+			kept = append(kept, c)
+		}
+		if len(kept) != n {
+			t.Fatalf("round %d: %d buffers came", round, len(kept))
+		}
+		for _, c := range kept {
+			if err := group.Recycle(c); err != nil {
+				t.Error(err)
+			}
+			var be *iouring.BufferError
+			if err := group.Recycle(c); !errors.As(err, &be) {
+				t.Errorf("given back twice: %v", err)
+			}
+		}
+		start()
+		c := wait(t, r, 1)[0] // the one that found no buffer
+		if b, err := group.Buffer(c); err != nil || !holds(b.Bytes(), received) {
+			t.Fatalf("round %d: %+v, %v", round, c, err)
+		}
+		received++
+		if err := group.Recycle(c); err != nil {
+			t.Error(err)
+		}
+	}
+	unix.Shutdown(x, unix.SHUT_WR)
+	if c := wait(t, r, 1)[0]; c.Res != 0 || c.More() {
+		t.Errorf("end of the stream: %+v", c)
+	}
+}

@@ -11,14 +11,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/blockpath/blockpath/crc"
 )
 
 // found is what a pool's directories hold of one block.
 type found struct {
-	blocks []string // directories with blk_<id>, and their lengths
-	sizes  []int64
+	blocks []string // directories with blk_<id>
+	infos  []fs.FileInfo
 	metas  []string // directories with blk_<id>_<stamp>.meta
 	stamps []int64
 }
@@ -98,7 +99,7 @@ func (s *Store) list(dir string, deep bool, files map[int64]*found) error {
 		if err != nil {
 			return err
 		}
-		f.blocks, f.sizes = append(f.blocks, filepath.Dir(path)), append(f.sizes, info.Size())
+		f.blocks, f.infos = append(f.blocks, filepath.Dir(path)), append(f.infos, info)
 		return nil
 	})
 }
@@ -123,6 +124,9 @@ func (s *Store) adopt(r *replica, f *found, rbw string) error {
 		}
 	}
 	if m < 0 {
+		if f.blocks[0] == rbw && r.vol.young(f.infos[0]) {
+			return s.setAside(filepath.Join(rbw, BlockName(r.key.id)))
+		}
 		return alone("there is no .meta file")
 	}
 	if b < 0 {
@@ -144,19 +148,22 @@ func (s *Store) adopt(r *replica, f *found, rbw string) error {
 			return err
 		}
 	}
-	dir := f.blocks[b]
-	r.stamp, r.length = f.stamps[m], f.sizes[b]
-	if dir == rbw {
-		r.state = waiting
-		usable, err := s.recover(r)
+	r.stamp, r.length, r.state = f.stamps[m], f.infos[b].Size(), waiting
+	if dir := f.blocks[b]; dir != rbw {
+		r.state = finalized
+		if dir != r.directory() {
+			r.dir = dir
+		}
+	}
+	young := r.vol.young(f.infos[b])
+	if r.state == waiting || young {
+		kept, err := s.recover(r, young)
 		if err != nil {
 			return err
 		}
-		if !usable {
-			return alone("the .meta file has no valid header")
+		if !kept {
+			return nil
 		}
-	} else if dir != r.directory() {
-		r.dir = dir
 	}
 
 	s.mu.Lock()
@@ -169,9 +176,32 @@ func (s *Store) adopt(r *replica, f *found, rbw string) error {
 	return nil
 }
 
-// recover cuts an unfinished replica to its longest valid prefix and makes that
-// durable. It reports whether there is a header to go by.
-func (s *Store) recover(r *replica) (usable bool, err error) {
+// young reports whether a crash may have taken something from a file: it has
+// changed since everything was known to be durable, and the store was not closed.
+// Time stamps of files are coarser than the clock.
+func (v *volume) young(info fs.FileInfo) bool {
+	return !v.intact && info.ModTime().After(v.durable.Add(-time.Second))
+}
+
+// setAside renames files that a crash has left unusable, so that the block can be
+// made again, and nothing is lost that somebody may want to look at.
+func (s *Store) setAside(paths ...string) error {
+	for _, path := range paths {
+		s.log.Warn("a crash has left a file unusable, set aside", "file", path, "as", path+".lost")
+		if err := renameNew(path, path+".lost"); err != nil {
+			return err
+		}
+	}
+	return syncDir(filepath.Dir(paths[0]))
+}
+
+// recover checks a replica that was being written, or that a power cut may have
+// taken something from, against its checksums. It cuts it to the longest valid
+// prefix and makes that durable. A finalized replica that is not whole goes back
+// to the unfinished ones, unless there are valid chunks behind the bad one: that
+// is no crash, and stays for the readers to find. It reports whether there is a
+// replica.
+func (s *Store) recover(r *replica, young bool) (kept bool, err error) {
 	blk, err := os.OpenFile(r.blockPath(), os.O_RDWR, 0)
 	if err != nil {
 		return false, err
@@ -184,15 +214,42 @@ func (s *Store) recover(r *replica) (usable bool, err error) {
 	defer meta.Close()
 	h, err := readMetaHeader(meta)
 	var bad *MetaError
-	if errors.As(err, &bad) {
+	switch {
+	case errors.As(err, &bad) && r.state == finalized:
+		s.log.Error("a finalized block has no usable .meta file", "file", meta.Name(), "error", err)
+		return true, nil
+	case errors.As(err, &bad) && bad.Err == nil && young:
+		return false, s.setAside(blk.Name(), meta.Name())
+	case errors.As(err, &bad):
+		s.log.Warn("files left alone", "file", meta.Name(), "error", err)
 		return false, nil
-	}
-	if err != nil {
+	case err != nil:
 		return false, err
 	}
 	n, lastSum, err := validPrefix(blk, meta, h.Chunks, r.length)
 	if err != nil {
 		return false, err
+	}
+	if r.state == finalized {
+		if n == r.length {
+			return true, nil
+		}
+		more, err := validBehind(blk, meta, h.Chunks, n, r.length)
+		if err != nil {
+			return false, err
+		}
+		if more {
+			s.log.Error("a finalized block is damaged", "file", blk.Name(), "offset", n)
+			return true, nil
+		}
+		from := r.directory()
+		if err := r.move(rbwPath(r.vol.root, r.key.pool), r.stamp); err != nil {
+			return false, err
+		}
+		r.state = waiting
+		if err := errors.Join(syncDir(r.directory()), syncDir(from)); err != nil {
+			return false, err
+		}
 	}
 	if err := truncate(blk, meta, h.Chunks, n, lastSum); err != nil {
 		return false, err
@@ -200,21 +257,44 @@ func (s *Store) recover(r *replica) (usable bool, err error) {
 	if err := errors.Join(blk.Sync(), meta.Sync()); err != nil {
 		return false, err
 	}
-	s.log.Info("an unfinished block was recovered", "file", blk.Name(), "bytes", n, "dropped", r.length-n)
+	s.log.Info("an unfinished block was recovered", "file", r.blockPath(), "bytes", n, "dropped", r.length-n)
 	s.stats.Add2(statBlocksRecovered, 1, statBytesDropped, r.length-n)
 	r.length, r.lastSum = n, lastSum
 	r.chunks, r.known = h.Chunks, true
 	return true, nil
 }
 
+// validBehind reports whether a chunk behind the one that holds offset n has its
+// checksum.
+func validBehind(blk, meta io.ReaderAt, c crc.Chunks, n, size int64) (bool, error) {
+	bpc := int64(c.BytesPerChunk())
+	data, sum := make([]byte, bpc), make([]byte, 4)
+	for off := n - n%bpc + bpc; off < size; off += bpc {
+		got, err := readFull(blk, data[:min(bpc, size-off)], off)
+		if err != nil {
+			return false, err
+		}
+		gotSum, err := readFull(meta, sum, sumOffset(c, off))
+		if err != nil {
+			return false, err
+		}
+		if got == 0 || gotSum < len(sum) {
+			return false, nil
+		}
+		if c.Verify(data[:got], sum, off) == nil {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // validPrefix returns how many of the first size bytes of a block file are
-// covered by right checksums, and the checksum of the last chunk if it is
+// covered by right checksums, and the checksum of the last chunk if that is
 // partial.
 //
 // The first chunk that does not verify ends the prefix, but a part of it may
 // still be valid: data reaches the file before the checksum that covers it, so
-// the stored checksum may be that of a shorter chunk. The longest part that has
-// it is kept.
+// the stored checksum may be that of a shorter chunk.
 func validPrefix(blk, meta io.ReaderAt, c crc.Chunks, size int64) (n int64, lastSum uint32, err error) {
 	if c.Kind == crc.None {
 		return size, 0, nil
@@ -240,8 +320,8 @@ func validPrefix(blk, meta io.ReaderAt, c crc.Chunks, size int64) (n int64, last
 		var bad *crc.MismatchError
 		if errors.As(c.Verify(covered, sums, n), &bad) {
 			chunk := covered[bad.Offset-n:][:bad.Length]
-			part := longestPart(c.Kind, chunk, bad.Expected)
-			return bad.Offset + int64(part), bad.Expected, nil
+			part, sum := validPart(c.Kind, chunk, bad.Expected, sumOffset(c, bad.Offset))
+			return bad.Offset + int64(part), sum, nil
 		}
 		n += int64(len(covered))
 		if int64(len(covered)) < min(batch, size) || n == size {
@@ -254,17 +334,43 @@ func validPrefix(blk, meta io.ReaderAt, c crc.Chunks, size int64) (n int64, last
 	return n, 0, nil
 }
 
-// longestPart returns the length of the longest proper prefix of chunk that has
-// the checksum sum, or 0.
-func longestPart(k crc.Kind, chunk []byte, sum uint32) int {
-	longest := 0
+// sectorSize is what a disk writes whole or not at all.
+const sectorSize = 512
+
+// validPart returns the length of the longest proper prefix of chunk whose
+// checksum is stored at offset off of the .meta file, and that checksum; or 0.
+//
+// A checksum may lie across two sectors. If a power cut let only one of them
+// reach the disk, stored is made of an old checksum and a newer one, of more
+// data, which was made durable before. A part of a checksum does not say much:
+// the longest prefix that has the old part, and a longer one behind it that has
+// the new, lies between the two.
+func validPart(k crc.Kind, chunk []byte, stored uint32, off int64) (n int, sum uint32) {
+	sums := make([]uint32, len(chunk)) // of every prefix
 	running := uint32(0)
-	for i := range chunk[:len(chunk)-1] {
-		if running = crc.Update(k, running, chunk[i:i+1]); running == sum {
-			longest = i + 1
+	for i := range chunk {
+		running = crc.Update(k, running, chunk[i:i+1])
+		sums[i] = running
+		if running == stored && i < len(chunk)-1 {
+			n, sum = i+1, running
 		}
 	}
-	return longest
+	first := sectorSize - off%sectorSize // bytes of the checksum in the first sector
+	if n > 0 || first >= 4 {
+		return n, sum
+	}
+	second := ^uint32(0) >> (8 * first)
+	for _, old := range []uint32{second, ^second} {
+		newer := false
+		for i := len(sums) - 1; i >= n; i-- {
+			if newer && (sums[i]^stored)&old == 0 {
+				n, sum = i+1, sums[i]
+				break
+			}
+			newer = newer || (sums[i]^stored)&^old == 0
+		}
+	}
+	return n, sum
 }
 
 // readFull reads len(p) bytes at off, or up to the end of the file.

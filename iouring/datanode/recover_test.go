@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
@@ -340,5 +341,166 @@ func TestSeveralDirs(t *testing.T) {
 	}
 	if len(s.Blocks()) != 9 {
 		t.Errorf("%d blocks", len(s.Blocks()))
+	}
+}
+
+// The checksum of a synced partial chunk that lies across two sectors, of which
+// a power cut let one be overwritten, after the chunk's data was made durable.
+func TestRecoverTornChecksum(t *testing.T) {
+	data := randomBytes(26, 127*512)
+	const start = 126 * 512 // the checksum of this chunk is at 511 of the .meta file
+	for _, c := range []crc.Chunks{{Kind: crc.CRC32C, Size: 512}, {Kind: crc.CRC32, Size: 512}} {
+		for _, lengths := range [][3]int{{100, 300, 300}, {1, 512, 512}, {100, 101, 512}, {400, 411, 450}, {511, 512, 512}} {
+			synced, durable, written := start+lengths[0], start+lengths[1], start+lengths[2]
+			for first := range 2 {
+				meta, old := oracleMeta(c, data[:durable]), oracleMeta(c, data[:synced])
+				if first == 0 {
+					copy(meta[:512], old)
+				} else {
+					copy(meta[512:], old[512:])
+				}
+				root := fastDir(t)
+				plant(t, root, testBlock(1), data[:written], meta)
+				s := openStore(t, root)
+				n := int(s.find(testBlock(1)).length)
+				if n < synced || n > durable {
+					t.Errorf("%d bytes are left of %d synced and %d durable", n, synced, durable)
+				}
+				s.Close()
+				checkRecovered(t, root, testBlock(1), c, data, n)
+			}
+		}
+	}
+}
+
+// What a power cut can leave of a finalized block that was not synced, and what
+// it cannot.
+func TestRecoverFinalized(t *testing.T) {
+	data := randomBytes(27, 3000)
+	c := crc.Chunks{}
+	good := oracleMeta(c, data)
+	flipped := bytes.Clone(data)
+	flipped[1000] ^= 1
+	for name, test := range map[string]struct {
+		data, meta []byte
+		closed     bool
+		want       int // bytes that are left, -1: it stays as it is
+	}{
+		"whole":             {data, good, false, -1},
+		"cut data":          {data[:1700], good, false, 1536},
+		"cut at a chunk":    {data[:1536], good, false, -1}, // every checksum is right
+		"zeros at the end":  {append(bytes.Clone(data[:2000]), make([]byte, 1000)...), good, false, 1536},
+		"cut checksums":     {data, good[:15], false, 1024},
+		"damaged inside":    {flipped, good, false, -1},
+		"no header":         {data, good[:3], false, -1},
+		"closed, zeros":     {append(bytes.Clone(data[:2000]), make([]byte, 1000)...), good, true, -1},
+		"closed, cut off":   {data, good[:15], true, -1},
+		"nothing was there": {nil, good[:7], false, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := fastDir(t)
+			b := testBlock(1)
+			s := openStore(t, root)
+			writeBlock(t, s, b, c, data)
+			if test.closed {
+				s.Close()
+			} else {
+				crash(t, s)
+			}
+			fin := finalizedPath(root, testPool, 1)
+			pairFiles(t, fin, 1, test.data, test.meta)
+			s = openStore(t, root)
+			if test.want >= 0 {
+				checkFiles(t, s, b, c, data[:test.want])
+				if state := s.find(b).state; state != waiting {
+					t.Errorf("the block is %v", state)
+				}
+				report := verify(t, VerifyConfig{}, root)
+				if !report.OK() || report.Files != 1 {
+					t.Errorf("%+v", report)
+				}
+				return
+			}
+			for name, want := range map[string][]byte{BlockName(1): test.data, MetaName(1, 1001): test.meta} {
+				if got, err := os.ReadFile(filepath.Join(fin, name)); err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%s has changed: %v", name, err)
+				}
+			}
+			if state := s.find(b).state; state != finalized {
+				t.Errorf("the block is %v", state)
+			}
+		})
+	}
+}
+
+// crash closes a store without a trace of it in the lock file.
+func crash(t testing.TB, s *Store) {
+	t.Helper()
+	lock := filepath.Join(s.volumes[0].root, lockFile)
+	content, err := os.ReadFile(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.Close(), os.WriteFile(lock, content, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a crash has left of a block that was being made, and can be no replica, is
+// set aside, so that it can be made again.
+func TestRecoverSetsAside(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, root)
+	writeBlock(t, s, testBlock(9), crc.Chunks{}, nil) // makes the pool
+	crash(t, s)
+	rbw := rbwPath(root, testPool)
+	for name, content := range map[string]string{"blk_1": "", "blk_2": "data", "blk_2_1001.meta": "\x00\x01", "blk_3": "data"} {
+		if err := os.WriteFile(filepath.Join(rbw, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = openStore(t, root)
+	for id := int64(1); id <= 3; id++ {
+		writeBlock(t, s, testBlock(id), crc.Chunks{}, []byte("again"))
+	}
+	for name, content := range map[string]string{"blk_1.lost": "", "blk_2.lost": "data", "blk_2_1001.meta.lost": "\x00\x01", "blk_3.lost": "data"} {
+		if got, err := os.ReadFile(filepath.Join(rbw, name)); err != nil || string(got) != content {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	if r := verify(t, VerifyConfig{}, root); !r.OK() || r.Files != 4 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A checkpoint makes what was finalized known to be durable, and later openings
+// do not look at it again.
+func TestCheckpoint(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, root)
+	data := randomBytes(28, 1000)
+	writeBlock(t, s, testBlock(1), crc.Chunks{}, data)
+	v := s.volumes[0]
+	if !v.dirty.Load() {
+		t.Error("a finalized block does not make the volume dirty")
+	}
+	path := s.find(testBlock(1)).blockPath()
+	if err := os.Chtimes(path, time.Time{}, v.durable.Add(-2*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	before := v.durable
+	if err := v.checkpoint(); err != nil || v.dirty.Load() || !v.durable.After(before) {
+		t.Errorf("checkpoint: %v, durable %v, was %v", err, v.durable, before)
+	}
+	crash(t, s)
+	if err := os.Truncate(path, 900); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(path, time.Time{}, before.Add(-2*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, root)
+	if r := s.find(testBlock(1)); r.state != finalized || r.length != 900 || s.Stats().Load(statBlocksRecovered) != 0 {
+		t.Errorf("an old block was checked: %v, %d bytes", r.state, r.length)
 	}
 }

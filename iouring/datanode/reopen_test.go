@@ -286,7 +286,9 @@ func TestAppendDamaged(t *testing.T) {
 		damage func(block, meta string) error
 		want   packet.Status
 	}{
-		{func(block, _ string) error { return os.WriteFile(block, append(bytes.Clone(data[:699]), data[699]^1), 0o644) }, packet.ErrorChecksum},
+		{func(block, _ string) error {
+			return os.WriteFile(block, append(bytes.Clone(data[:699]), data[699]^1), 0o644)
+		}, packet.ErrorChecksum},
 		{func(block, _ string) error { return os.Truncate(block, 699) }, packet.Error},
 		{func(_, meta string) error { return os.Truncate(meta, 14) }, packet.Error},
 		{func(_, meta string) error { return os.Truncate(meta, 6) }, packet.Error},

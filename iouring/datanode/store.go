@@ -10,11 +10,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
@@ -49,6 +47,10 @@ type StoreConfig struct {
 	// are.
 	SyncOnClose bool
 
+	// Flushed and Synced, if set, are told how long it took to bring packets into
+	// the files, and to make a block durable. They must not block.
+	Flushed, Synced func(time.Duration)
+
 	// Logger is told of what nobody is waiting to hear: what recovery did, and
 	// files that are left alone. If it is nil nothing is logged.
 	Logger *slog.Logger
@@ -69,7 +71,9 @@ type Store struct {
 	volumes []*volume
 	next    int // volume to try first for the next block
 
-	closed atomic.Bool
+	closed     atomic.Bool
+	background sync.WaitGroup
+	stop       chan struct{} // closed to end the background work
 }
 
 // The counters of Store.Stats.
@@ -93,17 +97,6 @@ var storeStats = []string{
 	"bytes_written", "packets_written", "flushes", "syncs",
 	"bytes_read", "reads", "checksum_errors",
 	"blocks_recovered", "bytes_dropped",
-}
-
-// A volume is one directory of a store.
-type volume struct {
-	root string
-	lock *os.File
-
-	reserved atomic.Int64 // bytes promised to writers and not yet written
-
-	mu    sync.Mutex
-	pools map[string]bool // whose directories exist
 }
 
 type replicaState uint8
@@ -171,6 +164,7 @@ func (r *replica) finalize(newStamp int64, durable bool) error {
 		return err
 	}
 	r.state = finalized
+	r.vol.dirty.Store(true)
 	if !durable {
 		return nil
 	}
@@ -221,6 +215,7 @@ func OpenStore(cfg StoreConfig) (*Store, error) {
 		cfg: cfg, backend: cfg.Backend, arena: cfg.Arena, log: cfg.Logger,
 		stats:  stripedcounter.NewSet(storeStats...),
 		blocks: map[blockKey]*replica{},
+		stop:   make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -256,111 +251,37 @@ func (s *Store) open() (err error) {
 		if err := s.scan(v); err != nil {
 			return err
 		}
+		// A full disk is no reason not to serve.
+		if err := v.mark(false); err != nil {
+			s.log.Error("cannot write the lock file", "directory", v.root, "error", err)
+		}
 	}
+	s.background.Add(1)
+	go s.checkpoints()
 	return nil
 }
 
-func openVolume(dir string) (*volume, error) {
-	root, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := mkdirAll(filepath.Join(root, currentDir)); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(filepath.Join(root, lockFile), os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := tryLock(f); err != nil {
-		holder := make([]byte, 256)
-		n, _ := f.ReadAt(holder, 0)
-		f.Close()
-		if lockHeld(err) {
-			return nil, &LockError{Dir: root, Holder: strings.TrimSpace(string(holder[:n]))}
+// checkpoints makes durable, now and then, what has been finalized, so that an
+// opening after a crash has little to check.
+func (s *Store) checkpoints() {
+	defer s.background.Done()
+	tick := time.NewTicker(checkpointEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-tick.C:
 		}
-		return nil, fmt.Errorf("datanode: cannot lock %s: %w", root, err)
-	}
-	// For the message of the next one that tries. A full disk is no reason not to
-	// serve.
-	host, _ := os.Hostname()
-	if f.Truncate(0) == nil {
-		_, _ = f.WriteAt(fmt.Appendf(nil, "%d@%s\n", os.Getpid(), host), 0)
-	}
-	return &volume{root: root, lock: f, pools: map[string]bool{}}, nil
-}
-
-// mkdirAll is os.MkdirAll, and makes the new entries durable.
-func mkdirAll(dir string) error {
-	if info, err := os.Stat(dir); err == nil && info.IsDir() {
-		return nil
-	}
-	parent := filepath.Dir(dir)
-	if parent != dir {
-		if err := mkdirAll(parent); err != nil {
-			return err
+		for _, v := range s.volumes {
+			if !v.dirty.Load() {
+				continue
+			}
+			if err := v.checkpoint(); err != nil {
+				s.log.Error("cannot make a volume durable", "directory", v.root, "error", err)
+			}
 		}
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return syncDir(parent)
-}
-
-// syncDir makes the entries of a directory durable. It takes an fsync: an
-// fdatasync may leave out a directory whose size has not changed.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}
-
-// addPool creates the directories of a pool.
-func (v *volume) addPool(pool string) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.pools[pool] {
-		return nil
-	}
-	for _, dir := range []string{
-		rbwPath(v.root, pool),
-		filepath.Join(poolDir(v.root, pool), finalizedDir),
-		tmpPath(v.root, pool),
-	} {
-		if err := mkdirAll(dir); err != nil {
-			return err
-		}
-	}
-	v.pools[pool] = true
-	return nil
-}
-
-// free returns how many bytes may be promised to further writers.
-func (v *volume) free() (int64, error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(v.root, &st); err != nil {
-		return 0, &os.PathError{Op: "statfs", Path: v.root, Err: err}
-	}
-	return int64(st.Bavail)*int64(st.Bsize) - v.reserved.Load(), nil
-}
-
-// reserve promises n bytes to a writer. A *[SpaceError] says that they are not
-// there.
-func (v *volume) reserve(n int64) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	free, err := v.free()
-	if err != nil {
-		return err
-	}
-	if free < n || free <= 0 {
-		return &SpaceError{Dir: v.root, Need: n, Free: max(free, 0)}
-	}
-	v.reserved.Add(n)
-	return nil
 }
 
 // reserve chooses a volume for n bytes, in turn among those that have room, and
@@ -436,6 +357,13 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	for _, w := range writers {
 		w.stop(ErrStoreClosed)
+	}
+	close(s.stop)
+	s.background.Wait()
+	for _, v := range s.volumes {
+		if err := v.mark(true); err != nil {
+			s.log.Error("cannot write the lock file", "directory", v.root, "error", err)
+		}
 	}
 	return s.release()
 }

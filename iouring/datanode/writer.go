@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -360,8 +361,12 @@ func (w *BlockWriter) flush(ctx context.Context) error {
 		w.count()
 		return nil
 	}
+	start := time.Now()
 	if err := w.write(ctx); err != nil {
 		return w.fail("write", err)
+	}
+	if told := w.store.cfg.Flushed; told != nil {
+		told(time.Since(start))
 	}
 	grown := w.end - w.written
 	w.written = w.end
@@ -495,6 +500,7 @@ func (w *BlockWriter) sync(ctx context.Context) error {
 	if w.dirSynced && w.synced == w.written {
 		return nil
 	}
+	start := time.Now()
 	if err := w.store.backend.Datasync(ctx, w.meta, w.blk); err != nil {
 		return w.fail("sync", err)
 	}
@@ -506,6 +512,9 @@ func (w *BlockWriter) sync(ctx context.Context) error {
 	}
 	w.synced = w.written
 	w.store.stats.Add(statSyncs, 1)
+	if told := w.store.cfg.Synced; told != nil {
+		told(time.Since(start))
+	}
 	return nil
 }
 

@@ -3,6 +3,7 @@ package datanode
 import (
 	"io"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,3 +16,13 @@ func tryLock(f *os.File) error {
 }
 
 func lockHeld(err error) bool { return err == unix.EAGAIN || err == unix.EACCES }
+
+// syncFS makes everything durable that was written to the file system of f.
+func syncFS(f *os.File) error { return unix.Syncfs(int(f.Fd())) }
+
+// bootID names this run of the kernel: as long as it lasts, what was written is
+// in the page cache. Empty means that it is not known.
+func bootID() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id))
+}

@@ -1,0 +1,26 @@
+package datanode
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// tryLock locks f for this open file, which excludes other opens in this
+// process too.
+func tryLock(f *os.File) error {
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+}
+
+func lockHeld(err error) bool { return err == unix.EWOULDBLOCK }
+
+// syncFS makes everything durable that was written to the file system of f, and
+// to all others.
+func syncFS(*os.File) error { return unix.Sync() }
+
+// bootID names this run of the kernel: as long as it lasts, what was written is
+// in the page cache. Empty means that it is not known.
+func bootID() string {
+	id, _ := unix.Sysctl("kern.bootsessionuuid")
+	return id
+}
