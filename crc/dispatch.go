@@ -22,7 +22,7 @@ var operationNames = [operations]string{"update", "put", "verify", "copyput", "c
 
 // A rule prefers a kernel for a polynomial and some operations, from a chunk
 // size and a length of data on; both are powers of two, or zero. Of the rules
-// that apply and whose kernel is available the last one counts.
+// that apply and whose kernel is available and suits the CPU the last one counts.
 type rule struct {
 	kernel asm.Kernel
 	poly   asm.Poly
@@ -40,7 +40,7 @@ var (
 // Sizes fall into classes by their number of bits; the last class is open.
 const (
 	chunkClasses  = 14 // up to 4 KiB - 1, 8 KiB - 1 and more
-	lengthClasses = 18 // up to 64 KiB - 1 and more
+	lengthClasses = 22 // up to 1 MiB - 1 and more
 )
 
 // table is the chosen kernel for each class.
@@ -48,12 +48,12 @@ type table [2][operations][chunkClasses][lengthClasses]asm.Kernel
 
 // chosen is decided once, from the rules of the architecture and the features
 // of the CPU.
-var chosen = choose(rules[:], asm.Kernel.Available)
+var chosen = choose(rules[:], func(k asm.Kernel) bool { return k.Available() && k.Suits() })
 
-func choose(rules []rule, available func(asm.Kernel) bool) *table {
+func choose(rules []rule, usable func(asm.Kernel) bool) *table {
 	t := new(table)
 	for _, r := range rules {
-		if !available(r.kernel) {
+		if !usable(r.kernel) {
 			continue
 		}
 		for _, op := range r.ops {

@@ -5,6 +5,9 @@
 package asm
 
 //go:generate go -C ../../gen run ./crcsse42 -out ../crc/asm/sse42_amd64.s -stubs ../crc/asm/sse42_amd64.go -pkg asm
+//go:generate go -C ../../gen run ./crctables -out ../crc/asm/tables.go -pkg asm
+//go:generate go -C ../../gen run ./crcvpclmul -out ../crc/asm/vpclmul_amd64.s -stubs ../crc/asm/vpclmul_amd64.go -pkg asm
+//go:generate go -C ../../gen run ./crcavx512 -out ../crc/asm/avx512_amd64.s -stubs ../crc/asm/avx512_amd64.go -pkg asm
 //go:generate go -C ../../gen run ./crcarm64 -out ../crc/asm/crc_arm64.s -stubs ../crc/asm/crc_arm64.go -pkg asm
 
 // A Poly names a CRC-32 polynomial. Both are used reflected, with the register

@@ -1,6 +1,7 @@
 package asm
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -244,12 +245,14 @@ func TestCopy(t *testing.T) {
 					}
 				}
 				fill()
-				sums := make([]byte, len(want))
+				around := bytes.Repeat([]byte{0xA5}, len(want)+2*margin)
+				sums := around[margin : margin+len(want)]
 				k.CopyPut(p, whole[from:from+n], sums, src, chunk, nonTemporal)
 				if string(sums) != string(want) {
 					t.Fatalf("CopyPut: chunk %d, %d bytes: wrong sum %d", chunk, n, mismatch(sums, want))
 				}
 				check("CopyPut")
+				intact(t, around, margin, len(want))
 				fill()
 				if got := k.CopyVerify(p, whole[from:from+n], src, sums, chunk, nonTemporal); got != -1 {
 					t.Fatalf("CopyVerify: chunk %d, %d bytes: chunk %d does not verify", chunk, n, got)

@@ -5,36 +5,213 @@ package asm
 import "github.com/klauspost/cpuid/v2"
 
 const (
-	SSE42 Kernel = 1 + iota // crc32q
+	// SSE42 takes three chunks with crc32q and three with PCLMULQDQ at once
+	// for CRC-32C; otherwise two with PCLMULQDQ.
+	SSE42 Kernel = 1 + iota
+	// VPCLMUL is for AVX2 with VPCLMULQDQ. For CRC-32C it takes three chunks
+	// with crc32q and three by dot product at once; for CRC-32 it XORs a part
+	// of chunks of 512, 1024, 2048 and 4096 bytes away.
+	VPCLMUL
+	// AVX512 takes four chunks by dot product.
+	AVX512
+	// AVX512V12S3 takes twelve chunks by dot product and three with crc32q at
+	// once, for CPUs that start one crc32q in a cycle.
+	AVX512V12S3
+	// AVX512V6S9 takes six chunks by dot product and nine with crc32q at once,
+	// for CPUs that start three.
+	AVX512V6S9
+	// AVX512Affine takes three chunks by bit matrices and one by dot product
+	// at once, for CPUs on which VGF2P8AFFINEQB is much faster than VPCLMULQDQ.
+	AVX512Affine
+	// AVX512AffineAhead is AVX512Affine for data that is not in cache.
+	AVX512AffineAhead
 )
 
 // features are those that Features reports.
-var features = []cpuid.FeatureID{cpuid.SSE42, cpuid.CLMUL, cpuid.AVX2, cpuid.VPCLMULQDQ, cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512VBMI2, cpuid.GFNI}
+var features = []cpuid.FeatureID{
+	cpuid.SSE42, cpuid.CLMUL, cpuid.AVX2, cpuid.BMI2, cpuid.VPCLMULQDQ, cpuid.GFNI,
+	cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512VBMI2,
+}
+
+var (
+	hasSSE42   = cpuid.CPU.Supports(cpuid.SSE42, cpuid.SSSE3, cpuid.CLMUL)
+	hasVPCLMUL = hasSSE42 && cpuid.CPU.Supports(cpuid.AVX2, cpuid.VPCLMULQDQ)
+	hasAVX512  = hasVPCLMUL && cpuid.CPU.Supports(cpuid.BMI2,
+		cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512VBMI2)
+	hasAffine = hasAVX512 && cpuid.CPU.Supports(cpuid.GFNI)
+
+	// Zen 5 and later start three crc32q and two VGF2P8AFFINEQB in a cycle but
+	// one VPCLMULQDQ in two, at any width (measured on family 26).
+	isZen5 = cpuid.CPU.VendorID == cpuid.AMD && cpuid.CPU.Family >= 26
+)
 
 var kernels = [...]kernel{
-	Generic: {"generic", castagnoli | ieee, true},
-	SSE42:   {"sse42", castagnoli, cpuid.CPU.Supports(cpuid.SSE42)},
+	Generic:           {"generic", castagnoli | ieee, true},
+	SSE42:             {"sse42", castagnoli | ieee, hasSSE42},
+	VPCLMUL:           {"vpclmul", castagnoli | ieee, hasVPCLMUL},
+	AVX512:            {"avx512", castagnoli | ieee, hasAVX512},
+	AVX512V12S3:       {"avx512-v12s3", castagnoli, hasAVX512},
+	AVX512V6S9:        {"avx512-v6s9", castagnoli, hasAVX512},
+	AVX512Affine:      {"avx512-affine", castagnoli | ieee, hasAffine},
+	AVX512AffineAhead: {"avx512-affine-ahead", castagnoli | ieee, hasAffine},
 }
+
+// Suits reports whether this CPU has the ports that the kernel is balanced for,
+// as far as is known. One that does not suit may still be used.
+func (k Kernel) Suits() bool { return k < AVX512V6S9 || isZen5 }
 
 // Update returns the CRC of the message whose CRC is crc followed by b.
 func (k Kernel) Update(p Poly, crc uint32, b []byte) uint32 {
-	if k == SSE42 && p == Castagnoli {
-		return updateChain(crc, b)
+	if k == Generic {
+		return updateGeneric(p, crc, b)
 	}
-	return updateGeneric(p, crc, b)
+	return k.update(p, crc, b)
 }
 
 // Put writes the CRC of each chunk of data to sums.
 func (k Kernel) Put(p Poly, sums, data []byte, chunk int) {
-	if k == SSE42 && p == Castagnoli {
-		putChains(sums, data, chunk)
+	if k == Generic {
+		putGeneric(p, sums, data, chunk)
 		return
 	}
-	putGeneric(p, sums, data, chunk)
+	k.bulk(p, nil, sums, data, chunk, false)
 }
 
 // CopyPut copies src to dst, of the same length, and writes the CRC of each
 // chunk to sums. nonTemporal lets it write around the cache.
 func (k Kernel) CopyPut(p Poly, dst, sums, src []byte, chunk int, nonTemporal bool) {
-	copyThenPut(k, p, dst, sums, src, chunk)
+	if k == Generic {
+		copyThenPut(k, p, dst, sums, src, chunk)
+		return
+	}
+	k.bulk(p, dst, sums, src, chunk, nonTemporal)
+}
+
+// loop is one of a kernel's loops over chunks.
+type loop uint8
+
+const (
+	dotLoop    loop = iota // two or four chunks of any size from minDot to maxDot
+	widestLoop             // the loop that the kernel is there for
+)
+
+// group returns how many chunks of the given size the loop takes at once, or 0
+// if it takes none of that size.
+func (k Kernel) group(l loop, p Poly, chunk int, copying bool) int {
+	popular := chunk >= 512 && chunk <= maxDot && chunk&(chunk-1) == 0
+	switch {
+	case l == dotLoop && k < AVX512:
+		return 2
+	case l == dotLoop:
+		return 4
+	case k == SSE42 && p == Castagnoli && !copying:
+		return 6
+	case k == VPCLMUL && p == Castagnoli && !copying && chunk%64 == 0:
+		return 6
+	case k == VPCLMUL && p == IEEE && !copying && popular:
+		return 2
+	case k == AVX512V12S3 && p == Castagnoli && !copying && popular,
+		k == AVX512V6S9 && p == Castagnoli && !copying && chunk == 512:
+		return 15
+	case k >= AVX512Affine && chunk%128 == 0:
+		return 4
+	}
+	return 0
+}
+
+// run runs the loop over groups of chunks that group allows. dst is nil or
+// where to copy to, in a way that stream decides: around the cache if it is
+// true, which needs dst and chunk to be multiples of 64.
+func (k Kernel) run(l loop, p Poly, dst, sums, src *byte, chunk, groups int, stream bool) {
+	t := &tables[p].barrett[0]
+	if l == dotLoop || k == AVX512 {
+		k.runDot(dst, sums, src, chunk, groups, stream, t)
+		return
+	}
+	switch k {
+	case SSE42:
+		if chunk%32 == 0 {
+			sse42Fused(sums, src, chunk, groups, t)
+		} else {
+			castagnoliChunks(sums, src, chunk, groups)
+		}
+	case VPCLMUL:
+		if p == Castagnoli {
+			vpclmulFused(sums, src, chunk, groups, t)
+			return
+		}
+		switch chunk {
+		case 512:
+			vpclmulEliminate512(sums, src, groups, t)
+		case 1024:
+			vpclmulEliminate1024(sums, src, groups, t)
+		case 2048:
+			vpclmulEliminate2048(sums, src, groups, t)
+		case 4096:
+			vpclmulEliminate4096(sums, src, groups, t)
+		}
+	case AVX512V12S3:
+		switch chunk {
+		case 512:
+			avx512V12S3_512(sums, src, groups, t)
+		case 1024:
+			avx512V12S3_1024(sums, src, groups, t)
+		case 2048:
+			avx512V12S3_2048(sums, src, groups, t)
+		case 4096:
+			avx512V12S3_4096(sums, src, groups, t)
+		}
+	case AVX512V6S9:
+		avx512V6S9_512(sums, src, groups, t)
+	case AVX512Affine, AVX512AffineAhead:
+		switch {
+		case stream:
+			avx512AffineStream(sums, dst, src, chunk, groups, t)
+		case dst != nil:
+			avx512AffineCopy(sums, dst, src, chunk, groups, t)
+		case k == AVX512Affine:
+			avx512Affine(sums, src, chunk, groups, t)
+		default:
+			avx512AffineAhead(sums, src, chunk, groups, t)
+		}
+	}
+}
+
+func (k Kernel) runDot(dst, sums, src *byte, chunk, groups int, stream bool, t *uint64) {
+	switch {
+	case k == SSE42 && dst == nil:
+		sse42Dot(sums, src, chunk, groups, t)
+	case k == SSE42 && stream:
+		sse42DotStream(sums, dst, src, chunk, groups, t)
+	case k == SSE42:
+		sse42DotCopy(sums, dst, src, chunk, groups, t)
+	case k == VPCLMUL && dst == nil:
+		vpclmulDot(sums, src, chunk, groups, t)
+	case k == VPCLMUL && stream:
+		vpclmulDotStream(sums, dst, src, chunk, groups, t)
+	case k == VPCLMUL:
+		vpclmulDotCopy(sums, dst, src, chunk, groups, t)
+	case dst == nil:
+		avx512Dot(sums, src, chunk, groups, t)
+	case stream:
+		avx512DotStream(sums, dst, src, chunk, groups, t)
+	default:
+		avx512DotCopy(sums, dst, src, chunk, groups, t)
+	}
+}
+
+// looksBack reports whether the kernel's widest loop reads, without using it,
+// what stands before the first chunk.
+func (k Kernel) looksBack(p Poly) bool { return k == VPCLMUL && p == IEEE }
+
+// single adds minDot to maxDot bytes to a CRC.
+func (k Kernel) single(p Poly, crc uint32, b []byte) uint32 {
+	t := &tables[p].barrett[0]
+	switch k {
+	case SSE42:
+		return sse42Update(crc, &b[0], len(b), t)
+	case VPCLMUL:
+		return vpclmulUpdate(crc, &b[0], len(b), t)
+	}
+	return avx512Update(crc, &b[0], len(b), t)
 }

@@ -16,6 +16,10 @@ var kernels = [...]kernel{
 	CRC32:   {"crc32", castagnoli | ieee, cpuid.CPU.Supports(cpuid.CRC32)},
 }
 
+// Suits reports whether this CPU has the ports that the kernel is balanced for,
+// as far as is known. One that does not suit may still be used.
+func (k Kernel) Suits() bool { return true }
+
 // Update returns the CRC of the message whose CRC is crc followed by b.
 func (k Kernel) Update(p Poly, crc uint32, b []byte) uint32 {
 	if k == CRC32 {

@@ -14,3 +14,45 @@ func castagnoliUpdate(crc uint32, src *byte, n int) uint32
 //
 //go:noescape
 func castagnoliChunks(sums *byte, src *byte, n int, groups int)
+
+// clmulCompose joins the 2·pairs big-endian CRCs at sums with the constants k, of
+// poly.Compose, and returns the CRC of all blocks. pairs is at least 1.
+//
+//go:noescape
+func clmulCompose(sums *byte, pairs int, k *uint64, t *uint64) uint32
+
+// sse42Update adds the n bytes at src, 16 to 4096, to the CRC crc, as updateGeneric does.
+// t is the polynomial's constants.
+//
+//go:noescape
+func sse42Update(crc uint32, src *byte, n int, t *uint64) uint32
+
+// sse42Dot writes the big-endian CRC of each of groups·2 consecutive chunks at src to
+// sums. A chunk has n bytes, 16 to 4096.
+// t is the polynomial's constants, groups at least 1.
+//
+//go:noescape
+func sse42Dot(sums *byte, src *byte, n int, groups int, t *uint64)
+
+// sse42DotCopy writes the big-endian CRC of each of groups·2 consecutive chunks at src to
+// sums. A chunk has n bytes, 16 to 4096.
+// t is the polynomial's constants, groups at least 1.
+// The chunks are copied to dst.
+//
+//go:noescape
+func sse42DotCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
+
+// sse42DotStream writes the big-endian CRC of each of groups·2 consecutive chunks at src to
+// sums. A chunk has n bytes, a multiple of 16 up to 4096.
+// t is the polynomial's constants, groups at least 1.
+// The chunks are copied to dst, around the cache; dst must be aligned to a register.
+//
+//go:noescape
+func sse42DotStream(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
+
+// sse42Fused writes the big-endian CRC-32C of each of groups·6 consecutive chunks at src to
+// sums. A chunk has n bytes, a multiple of 32 up to 4096.
+// t is the polynomial's constants, groups at least 1.
+//
+//go:noescape
+func sse42Fused(sums *byte, src *byte, n int, groups int, t *uint64)

@@ -197,3 +197,676 @@ less1:
 	DECQ   BX
 	JNZ    group
 	RET
+
+DATA zext<>+0(SB)/1, $0x03
+DATA zext<>+1(SB)/1, $0x02
+DATA zext<>+2(SB)/1, $0x01
+DATA zext<>+3(SB)/1, $0x00
+DATA zext<>+4(SB)/1, $0x80
+DATA zext<>+5(SB)/1, $0x80
+DATA zext<>+6(SB)/1, $0x80
+DATA zext<>+7(SB)/1, $0x80
+DATA zext<>+8(SB)/1, $0x07
+DATA zext<>+9(SB)/1, $0x06
+DATA zext<>+10(SB)/1, $0x05
+DATA zext<>+11(SB)/1, $0x04
+DATA zext<>+12(SB)/1, $0x80
+DATA zext<>+13(SB)/1, $0x80
+DATA zext<>+14(SB)/1, $0x80
+DATA zext<>+15(SB)/1, $0x80
+GLOBL zext<>(SB), RODATA|NOPTR, $16
+
+// func clmulCompose(sums *byte, pairs int, k *uint64, t *uint64) uint32
+// Requires: PCLMULQDQ, SSE2, SSE4.1, SSSE3
+TEXT ·clmulCompose(SB), NOSPLIT, $0-36
+	MOVQ  sums+0(FP), AX
+	MOVQ  pairs+8(FP), CX
+	MOVQ  k+16(FP), DX
+	MOVQ  t+24(FP), BX
+	MOVOU zext<>+0(SB), X0
+	PXOR  X1, X1
+
+pair:
+	MOVQ      (AX), X2
+	PSHUFB    X0, X2
+	MOVOU     (DX), X3
+	MOVOU     X3, X4
+	PCLMULQDQ $0x00, X2, X3
+	PCLMULQDQ $0x11, X2, X4
+	PXOR      X3, X1
+	PXOR      X4, X1
+	ADDQ      $0x08, AX
+	ADDQ      $0x10, DX
+	DECQ      CX
+	JNZ       pair
+	MOVOU     (BX), X0
+	MOVOU     X1, X2
+	PCLMULQDQ $0x00, X0, X2
+	PCLMULQDQ $0x10, X0, X2
+	PXOR      X2, X1
+	PEXTRD    $0x02, X1, AX
+	MOVL      AX, ret+32(FP)
+	RET
+
+DATA slide<>+0(SB)/1, $0x80
+DATA slide<>+1(SB)/1, $0x80
+DATA slide<>+2(SB)/1, $0x80
+DATA slide<>+3(SB)/1, $0x80
+DATA slide<>+4(SB)/1, $0x80
+DATA slide<>+5(SB)/1, $0x80
+DATA slide<>+6(SB)/1, $0x80
+DATA slide<>+7(SB)/1, $0x80
+DATA slide<>+8(SB)/1, $0x80
+DATA slide<>+9(SB)/1, $0x80
+DATA slide<>+10(SB)/1, $0x80
+DATA slide<>+11(SB)/1, $0x80
+DATA slide<>+12(SB)/1, $0x80
+DATA slide<>+13(SB)/1, $0x80
+DATA slide<>+14(SB)/1, $0x80
+DATA slide<>+15(SB)/1, $0x80
+DATA slide<>+16(SB)/1, $0x00
+DATA slide<>+17(SB)/1, $0x01
+DATA slide<>+18(SB)/1, $0x02
+DATA slide<>+19(SB)/1, $0x03
+DATA slide<>+20(SB)/1, $0x04
+DATA slide<>+21(SB)/1, $0x05
+DATA slide<>+22(SB)/1, $0x06
+DATA slide<>+23(SB)/1, $0x07
+DATA slide<>+24(SB)/1, $0x08
+DATA slide<>+25(SB)/1, $0x09
+DATA slide<>+26(SB)/1, $0x0a
+DATA slide<>+27(SB)/1, $0x0b
+DATA slide<>+28(SB)/1, $0x0c
+DATA slide<>+29(SB)/1, $0x0d
+DATA slide<>+30(SB)/1, $0x0e
+DATA slide<>+31(SB)/1, $0x0f
+GLOBL slide<>(SB), RODATA|NOPTR, $32
+
+DATA sum<>+0(SB)/1, $0x0b
+DATA sum<>+1(SB)/1, $0x0a
+DATA sum<>+2(SB)/1, $0x09
+DATA sum<>+3(SB)/1, $0x08
+DATA sum<>+4(SB)/1, $0x80
+DATA sum<>+5(SB)/1, $0x80
+DATA sum<>+6(SB)/1, $0x80
+DATA sum<>+7(SB)/1, $0x80
+DATA sum<>+8(SB)/1, $0x80
+DATA sum<>+9(SB)/1, $0x80
+DATA sum<>+10(SB)/1, $0x80
+DATA sum<>+11(SB)/1, $0x80
+DATA sum<>+12(SB)/1, $0x80
+DATA sum<>+13(SB)/1, $0x80
+DATA sum<>+14(SB)/1, $0x80
+DATA sum<>+15(SB)/1, $0x80
+DATA sum<>+16(SB)/1, $0x0b
+DATA sum<>+17(SB)/1, $0x0a
+DATA sum<>+18(SB)/1, $0x09
+DATA sum<>+19(SB)/1, $0x08
+DATA sum<>+20(SB)/1, $0x80
+DATA sum<>+21(SB)/1, $0x80
+DATA sum<>+22(SB)/1, $0x80
+DATA sum<>+23(SB)/1, $0x80
+DATA sum<>+24(SB)/1, $0x80
+DATA sum<>+25(SB)/1, $0x80
+DATA sum<>+26(SB)/1, $0x80
+DATA sum<>+27(SB)/1, $0x80
+DATA sum<>+28(SB)/1, $0x80
+DATA sum<>+29(SB)/1, $0x80
+DATA sum<>+30(SB)/1, $0x80
+DATA sum<>+31(SB)/1, $0x80
+GLOBL sum<>(SB), RODATA|NOPTR, $32
+
+// func sse42Update(crc uint32, src *byte, n int, t *uint64) uint32
+// Requires: CMOV, PCLMULQDQ, SSE2, SSE4.1, SSSE3
+TEXT ·sse42Update(SB), NOSPLIT, $0-36
+	MOVL  crc+0(FP), AX
+	MOVQ  src+8(FP), DX
+	MOVQ  n+16(FP), CX
+	MOVQ  t+24(FP), BX
+	NOTL  AX
+	LEAQ  4160(BX), R8
+	MOVQ  CX, SI
+	ANDQ  $0x0f, SI
+	MOVQ  R8, DI
+	SUBQ  CX, DI
+	ADDQ  SI, DI
+	PXOR  X0, X0
+	MOVQ  AX, X1
+	TESTQ SI, SI
+	JZ    whole
+
+	// the first n mod 16 bytes, right-aligned in a row
+	LEAQ      slide<>+0(SB), CX
+	MOVOU     (CX)(SI*1), X2
+	MOVOU     (DX), X3
+	PXOR      X1, X3
+	PSHUFB    X2, X3
+	MOVOU     -16(DI), X1
+	MOVOU     X1, X2
+	PCLMULQDQ $0x00, X3, X2
+	PCLMULQDQ $0x11, X1, X3
+	PXOR      X2, X0
+	PXOR      X3, X0
+	MOVQ      SI, CX
+	SHLQ      $0x03, CX
+	XORL      R9, R9
+	CMPQ      SI, $0x04
+	CMOVQCC   R9, AX
+	SHRQ      CL, AX
+	MOVQ      AX, X1
+	ADDQ      SI, DX
+
+whole:
+	MOVOU     (DX), X2
+	PXOR      X1, X2
+	MOVOU     (DI), X1
+	MOVOU     X1, X3
+	PCLMULQDQ $0x00, X2, X3
+	PCLMULQDQ $0x11, X1, X2
+	PXOR      X3, X0
+	PXOR      X2, X0
+	ADDQ      $0x10, DX
+	ADDQ      $0x10, DI
+	CMPQ      DI, R8
+	JEQ       reduce
+
+row:
+	MOVOU     (DX), X1
+	MOVOU     (DI), X2
+	MOVOU     X2, X3
+	PCLMULQDQ $0x00, X1, X3
+	PCLMULQDQ $0x11, X2, X1
+	PXOR      X3, X0
+	PXOR      X1, X0
+	ADDQ      $0x10, DX
+	ADDQ      $0x10, DI
+	CMPQ      DI, R8
+	JNE       row
+
+reduce:
+	MOVOU     (BX), X1
+	MOVOU     X0, X2
+	PCLMULQDQ $0x00, X1, X2
+	PCLMULQDQ $0x10, X1, X2
+	PXOR      X2, X0
+	PEXTRD    $0x02, X0, AX
+	NOTL      AX
+	MOVL      AX, ret+32(FP)
+	RET
+
+// func sse42Dot(sums *byte, src *byte, n int, groups int, t *uint64)
+// Requires: CMOV, MMX+, PCLMULQDQ, SSE, SSE2, SSSE3
+TEXT ·sse42Dot(SB), NOSPLIT, $0-40
+	MOVQ  sums+0(FP), AX
+	MOVQ  src+8(FP), DX
+	MOVQ  n+16(FP), BX
+	MOVQ  groups+24(FP), SI
+	MOVQ  t+32(FP), DI
+	LEAQ  4160(DI), R10
+	MOVQ  BX, R8
+	ANDQ  $0x0f, R8
+	MOVQ  R10, R9
+	SUBQ  BX, R9
+	ADDQ  R8, R9
+	LEAQ  slide<>+0(SB), CX
+	MOVOU (CX)(R8*1), X0
+	MOVL  $0xffffffff, R11
+
+	// the initial value goes over the first four bytes, which may be in two rows
+	MOVQ      R11, X1
+	PSHUFB    X0, X1
+	MOVOU     -16(R9), X2
+	PXOR      X3, X3
+	MOVOU     X2, X4
+	PCLMULQDQ $0x00, X1, X4
+	PCLMULQDQ $0x11, X2, X1
+	PXOR      X4, X3
+	PXOR      X1, X3
+	MOVQ      R8, CX
+	SHLQ      $0x03, CX
+	XORL      R12, R12
+	CMPQ      R8, $0x04
+	CMOVQCC   R12, R11
+	SHRQ      CL, R11
+	MOVQ      R11, X1
+	MOVOU     (R9), X2
+	MOVOU     X2, X4
+	PCLMULQDQ $0x00, X1, X4
+	PCLMULQDQ $0x11, X2, X1
+	PXOR      X4, X3
+	PXOR      X1, X3
+	PCMPEQL   X1, X1
+	PSRLDQ    $0x0c, X1
+	PSLLDQ    $0x08, X1
+	PXOR      X1, X3
+	LEAQ      (DX)(BX*4), R11
+
+group:
+	PXOR  X1, X1
+	PXOR  X2, X2
+	MOVQ  R9, CX
+	TESTQ R8, R8
+	JZ    whole
+
+	// the first n mod 16 bytes, right-aligned in a row
+	MOVOU     -16(CX), X4
+	MOVOU     (DX), X5
+	PSHUFB    X0, X5
+	MOVOU     X4, X6
+	PCLMULQDQ $0x00, X5, X6
+	PCLMULQDQ $0x11, X4, X5
+	PXOR      X6, X1
+	PXOR      X5, X1
+	MOVOU     (DX)(BX*1), X5
+	PSHUFB    X0, X5
+	MOVOU     X4, X6
+	PCLMULQDQ $0x00, X5, X6
+	PCLMULQDQ $0x11, X4, X5
+	PXOR      X6, X2
+	PXOR      X5, X2
+	ADDQ      R8, DX
+
+whole:
+row:
+	MOVOU      (CX), X4
+	MOVOU      (DX), X5
+	PREFETCHT0 (R11)
+	MOVOU      X4, X6
+	PCLMULQDQ  $0x00, X5, X6
+	PCLMULQDQ  $0x11, X4, X5
+	PXOR       X6, X1
+	PXOR       X5, X1
+	MOVOU      (DX)(BX*1), X5
+	MOVOU      X4, X6
+	PCLMULQDQ  $0x00, X5, X6
+	PCLMULQDQ  $0x11, X4, X5
+	PXOR       X6, X2
+	PXOR       X5, X2
+	ADDQ       $0x20, R11
+	ADDQ       $0x10, DX
+	ADDQ       $0x10, CX
+	CMPQ       CX, R10
+	JNE        row
+	PXOR       X3, X1
+	MOVOU      (DI), X4
+	MOVOU      X1, X5
+	PCLMULQDQ  $0x00, X4, X5
+	PCLMULQDQ  $0x10, X4, X5
+	PXOR       X5, X1
+	PSHUFB     sum<>+0(SB), X1
+	MOVSS      X1, (AX)
+	PXOR       X3, X2
+	MOVOU      (DI), X1
+	MOVOU      X2, X4
+	PCLMULQDQ  $0x00, X1, X4
+	PCLMULQDQ  $0x10, X1, X4
+	PXOR       X4, X2
+	PSHUFB     sum<>+0(SB), X2
+	MOVSS      X2, 4(AX)
+	ADDQ       $0x08, AX
+	ADDQ       BX, DX
+	DECQ       SI
+	JNZ        group
+	RET
+
+// func sse42DotCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
+// Requires: CMOV, MMX+, PCLMULQDQ, SSE, SSE2, SSSE3
+TEXT ·sse42DotCopy(SB), NOSPLIT, $0-48
+	MOVQ  sums+0(FP), AX
+	MOVQ  src+16(FP), DX
+	MOVQ  dst+8(FP), BX
+	MOVQ  n+24(FP), SI
+	MOVQ  groups+32(FP), DI
+	MOVQ  t+40(FP), R8
+	LEAQ  4160(R8), R11
+	MOVQ  SI, R9
+	ANDQ  $0x0f, R9
+	MOVQ  R11, R10
+	SUBQ  SI, R10
+	ADDQ  R9, R10
+	LEAQ  slide<>+0(SB), CX
+	MOVOU (CX)(R9*1), X0
+	MOVL  $0xffffffff, R12
+
+	// the initial value goes over the first four bytes, which may be in two rows
+	MOVQ      R12, X1
+	PSHUFB    X0, X1
+	MOVOU     -16(R10), X2
+	PXOR      X3, X3
+	MOVOU     X2, X4
+	PCLMULQDQ $0x00, X1, X4
+	PCLMULQDQ $0x11, X2, X1
+	PXOR      X4, X3
+	PXOR      X1, X3
+	MOVQ      R9, CX
+	SHLQ      $0x03, CX
+	XORL      R13, R13
+	CMPQ      R9, $0x04
+	CMOVQCC   R13, R12
+	SHRQ      CL, R12
+	MOVQ      R12, X1
+	MOVOU     (R10), X2
+	MOVOU     X2, X4
+	PCLMULQDQ $0x00, X1, X4
+	PCLMULQDQ $0x11, X2, X1
+	PXOR      X4, X3
+	PXOR      X1, X3
+	PCMPEQL   X1, X1
+	PSRLDQ    $0x0c, X1
+	PSLLDQ    $0x08, X1
+	PXOR      X1, X3
+	LEAQ      (DX)(SI*4), R12
+
+group:
+	PXOR  X1, X1
+	PXOR  X2, X2
+	MOVQ  R10, CX
+	TESTQ R9, R9
+	JZ    whole
+
+	// the first n mod 16 bytes, right-aligned in a row
+	MOVOU     -16(CX), X4
+	MOVOU     (DX), X5
+	MOVOU     X5, (BX)
+	PSHUFB    X0, X5
+	MOVOU     X4, X6
+	PCLMULQDQ $0x00, X5, X6
+	PCLMULQDQ $0x11, X4, X5
+	PXOR      X6, X1
+	PXOR      X5, X1
+	MOVOU     (DX)(SI*1), X5
+	MOVOU     X5, (BX)(SI*1)
+	PSHUFB    X0, X5
+	MOVOU     X4, X6
+	PCLMULQDQ $0x00, X5, X6
+	PCLMULQDQ $0x11, X4, X5
+	PXOR      X6, X2
+	PXOR      X5, X2
+	ADDQ      R9, DX
+	ADDQ      R9, BX
+
+whole:
+row:
+	MOVOU      (CX), X4
+	MOVOU      (DX), X5
+	MOVOU      X5, (BX)
+	PREFETCHT0 (R12)
+	MOVOU      X4, X6
+	PCLMULQDQ  $0x00, X5, X6
+	PCLMULQDQ  $0x11, X4, X5
+	PXOR       X6, X1
+	PXOR       X5, X1
+	MOVOU      (DX)(SI*1), X5
+	MOVOU      X5, (BX)(SI*1)
+	MOVOU      X4, X6
+	PCLMULQDQ  $0x00, X5, X6
+	PCLMULQDQ  $0x11, X4, X5
+	PXOR       X6, X2
+	PXOR       X5, X2
+	ADDQ       $0x20, R12
+	ADDQ       $0x10, DX
+	ADDQ       $0x10, BX
+	ADDQ       $0x10, CX
+	CMPQ       CX, R11
+	JNE        row
+	PXOR       X3, X1
+	MOVOU      (R8), X4
+	MOVOU      X1, X5
+	PCLMULQDQ  $0x00, X4, X5
+	PCLMULQDQ  $0x10, X4, X5
+	PXOR       X5, X1
+	PSHUFB     sum<>+0(SB), X1
+	MOVSS      X1, (AX)
+	PXOR       X3, X2
+	MOVOU      (R8), X1
+	MOVOU      X2, X4
+	PCLMULQDQ  $0x00, X1, X4
+	PCLMULQDQ  $0x10, X1, X4
+	PXOR       X4, X2
+	PSHUFB     sum<>+0(SB), X2
+	MOVSS      X2, 4(AX)
+	ADDQ       $0x08, AX
+	ADDQ       SI, DX
+	ADDQ       SI, BX
+	DECQ       DI
+	JNZ        group
+	RET
+
+// func sse42DotStream(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
+// Requires: CMOV, MMX+, PCLMULQDQ, SSE, SSE2, SSSE3
+TEXT ·sse42DotStream(SB), NOSPLIT, $0-48
+	MOVQ  sums+0(FP), AX
+	MOVQ  src+16(FP), DX
+	MOVQ  dst+8(FP), BX
+	MOVQ  n+24(FP), SI
+	MOVQ  groups+32(FP), DI
+	MOVQ  t+40(FP), R8
+	LEAQ  4160(R8), R10
+	MOVQ  SI, CX
+	ANDQ  $0x0f, CX
+	MOVQ  R10, R9
+	SUBQ  SI, R9
+	ADDQ  CX, R9
+	LEAQ  slide<>+0(SB), R11
+	MOVOU (R11)(CX*1), X0
+	MOVL  $0xffffffff, R11
+
+	// the initial value goes over the first four bytes, which may be in two rows
+	MOVQ      R11, X1
+	PSHUFB    X0, X1
+	MOVOU     -16(R9), X0
+	PXOR      X2, X2
+	MOVOU     X0, X3
+	PCLMULQDQ $0x00, X1, X3
+	PCLMULQDQ $0x11, X0, X1
+	PXOR      X3, X2
+	PXOR      X1, X2
+	MOVQ      CX, R12
+	SHLQ      $0x03, R12
+	XORL      R13, R13
+	CMPQ      CX, $0x04
+	CMOVQCC   R13, R11
+	MOVQ      R12, CX
+	SHRQ      CL, R11
+	MOVQ      R11, X1
+	MOVOU     (R9), X0
+	MOVOU     X0, X3
+	PCLMULQDQ $0x00, X1, X3
+	PCLMULQDQ $0x11, X0, X1
+	PXOR      X3, X2
+	PXOR      X1, X2
+	PCMPEQL   X0, X0
+	PSRLDQ    $0x0c, X0
+	PSLLDQ    $0x08, X0
+	PXOR      X0, X2
+	LEAQ      (DX)(SI*4), R11
+
+group:
+	PXOR X0, X0
+	PXOR X1, X1
+	MOVQ R9, CX
+
+row:
+	MOVOU      (CX), X3
+	MOVOU      (DX), X4
+	MOVNTO     X4, (BX)
+	PREFETCHT0 (R11)
+	MOVOU      X3, X5
+	PCLMULQDQ  $0x00, X4, X5
+	PCLMULQDQ  $0x11, X3, X4
+	PXOR       X5, X0
+	PXOR       X4, X0
+	MOVOU      (DX)(SI*1), X4
+	MOVNTO     X4, (BX)(SI*1)
+	MOVOU      X3, X5
+	PCLMULQDQ  $0x00, X4, X5
+	PCLMULQDQ  $0x11, X3, X4
+	PXOR       X5, X1
+	PXOR       X4, X1
+	ADDQ       $0x20, R11
+	ADDQ       $0x10, DX
+	ADDQ       $0x10, BX
+	ADDQ       $0x10, CX
+	CMPQ       CX, R10
+	JNE        row
+	PXOR       X2, X0
+	MOVOU      (R8), X3
+	MOVOU      X0, X4
+	PCLMULQDQ  $0x00, X3, X4
+	PCLMULQDQ  $0x10, X3, X4
+	PXOR       X4, X0
+	PSHUFB     sum<>+0(SB), X0
+	MOVSS      X0, (AX)
+	PXOR       X2, X1
+	MOVOU      (R8), X0
+	MOVOU      X1, X3
+	PCLMULQDQ  $0x00, X0, X3
+	PCLMULQDQ  $0x10, X0, X3
+	PXOR       X3, X1
+	PSHUFB     sum<>+0(SB), X1
+	MOVSS      X1, 4(AX)
+	ADDQ       $0x08, AX
+	ADDQ       SI, DX
+	ADDQ       SI, BX
+	DECQ       DI
+	JNZ        group
+	SFENCE
+	RET
+
+// func sse42Fused(sums *byte, src *byte, n int, groups int, t *uint64)
+// Requires: MMX+, PCLMULQDQ, SSE, SSE2, SSE4.2, SSSE3
+TEXT ·sse42Fused(SB), NOSPLIT, $0-40
+	MOVQ      sums+0(FP), AX
+	MOVQ      src+8(FP), CX
+	MOVQ      n+16(FP), DX
+	MOVQ      groups+24(FP), BX
+	MOVQ      t+32(FP), SI
+	MOVQ      DX, DI
+	NEGQ      DI
+	MOVL      $0xffffffff, R8
+	MOVQ      R8, X0
+	MOVOU     4160(SI)(DI*1), X1
+	PXOR      X2, X2
+	MOVOU     X1, X3
+	PCLMULQDQ $0x00, X0, X3
+	PCLMULQDQ $0x11, X1, X0
+	PXOR      X3, X2
+	PXOR      X0, X2
+	PCMPEQL   X0, X0
+	PSRLDQ    $0x0c, X0
+	PSLLDQ    $0x08, X0
+	PXOR      X0, X2
+	LEAQ      (DX)(DX*2), R8
+	LEAQ      (R8)(DX*2), R9
+	MOVQ      DX, R10
+	IMUL3Q    $0x00000006, R10, R10
+	ADDQ      CX, R10
+
+group:
+	MOVL $0xffffffff, R11
+	MOVL $0xffffffff, R12
+	MOVL $0xffffffff, R13
+	PXOR X0, X0
+	PXOR X1, X1
+	PXOR X3, X3
+	MOVQ DX, DI
+	NEGQ DI
+
+rows:
+	MOVOU      4160(SI)(DI*1), X4
+	CRC32Q     (CX), R11
+	CRC32Q     (CX)(DX*1), R12
+	MOVOU      (CX)(R8*1), X5
+	MOVOU      X4, X6
+	PCLMULQDQ  $0x00, X5, X6
+	PCLMULQDQ  $0x11, X4, X5
+	CRC32Q     (CX)(DX*2), R13
+	CRC32Q     8(CX), R11
+	PREFETCHT0 (R10)
+	MOVOU      (CX)(DX*4), X7
+	MOVOU      X4, X8
+	PCLMULQDQ  $0x00, X7, X8
+	PCLMULQDQ  $0x11, X4, X7
+	PXOR       X6, X0
+	PXOR       X5, X0
+	CRC32Q     8(CX)(DX*1), R12
+	CRC32Q     8(CX)(DX*2), R13
+	MOVOU      (CX)(R9*1), X5
+	MOVOU      X4, X6
+	PCLMULQDQ  $0x00, X5, X6
+	PCLMULQDQ  $0x11, X4, X5
+	PXOR       X8, X1
+	PXOR       X7, X1
+	MOVOU      4176(SI)(DI*1), X4
+	CRC32Q     16(CX), R11
+	CRC32Q     16(CX)(DX*1), R12
+	PREFETCHT0 64(R10)
+	MOVOU      16(CX)(R8*1), X7
+	MOVOU      X4, X8
+	PCLMULQDQ  $0x00, X7, X8
+	PCLMULQDQ  $0x11, X4, X7
+	PXOR       X6, X3
+	PXOR       X5, X3
+	CRC32Q     16(CX)(DX*2), R13
+	CRC32Q     24(CX), R11
+	MOVOU      16(CX)(DX*4), X5
+	MOVOU      X4, X6
+	PCLMULQDQ  $0x00, X5, X6
+	PCLMULQDQ  $0x11, X4, X5
+	PXOR       X8, X0
+	PXOR       X7, X0
+	CRC32Q     24(CX)(DX*1), R12
+	CRC32Q     24(CX)(DX*2), R13
+	PREFETCHT0 128(R10)
+	MOVOU      16(CX)(R9*1), X7
+	MOVOU      X4, X8
+	PCLMULQDQ  $0x00, X7, X8
+	PCLMULQDQ  $0x11, X4, X7
+	PXOR       X6, X1
+	PXOR       X5, X1
+	PXOR       X8, X3
+	PXOR       X7, X3
+	ADDQ       $0x20, CX
+	ADDQ       $0x000000c0, R10
+	ADDQ       $0x20, DI
+	JNZ        rows
+	NOTL       R11
+	BSWAPL     R11
+	MOVL       R11, (AX)
+	NOTL       R12
+	BSWAPL     R12
+	MOVL       R12, 4(AX)
+	NOTL       R13
+	BSWAPL     R13
+	MOVL       R13, 8(AX)
+	PXOR       X2, X0
+	MOVOU      (SI), X4
+	MOVOU      X0, X5
+	PCLMULQDQ  $0x00, X4, X5
+	PCLMULQDQ  $0x10, X4, X5
+	PXOR       X5, X0
+	PSHUFB     sum<>+0(SB), X0
+	MOVSS      X0, 12(AX)
+	PXOR       X2, X1
+	MOVOU      (SI), X0
+	MOVOU      X1, X4
+	PCLMULQDQ  $0x00, X0, X4
+	PCLMULQDQ  $0x10, X0, X4
+	PXOR       X4, X1
+	PSHUFB     sum<>+0(SB), X1
+	MOVSS      X1, 16(AX)
+	PXOR       X2, X3
+	MOVOU      (SI), X0
+	MOVOU      X3, X1
+	PCLMULQDQ  $0x00, X0, X1
+	PCLMULQDQ  $0x10, X0, X1
+	PXOR       X1, X3
+	PSHUFB     sum<>+0(SB), X3
+	MOVSS      X3, 20(AX)
+	ADDQ       $0x00000018, AX
+
+	// src is at the end of the first chunk; the next group is chunks-1 further
+	LEAQ (CX)(R9*1), CX
+	DECQ BX
+	JNZ  group
+	RET

@@ -7,12 +7,22 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
+
+	"github.com/blockpath/blockpath/gen/layout"
+	"github.com/blockpath/blockpath/gen/x86"
 )
 
 func main() {
 	ConstraintExpr("!purego")
 	update()
 	chunks(6)
+	compose()
+	t := x86.NewTables()
+	x86.SSE.Single("sse42Update", t)
+	for _, copy := range []x86.Copy{x86.NoCopy, x86.Cached, x86.NonTemporal} {
+		x86.SSE.Dot("sse42Dot", t, copy)
+	}
+	x86.SSE.Fused("sse42Fused", t, 3, 3)
 	Generate()
 }
 
@@ -125,4 +135,52 @@ func chunks(k int) {
 	DECQ(groups)
 	JNZ(LabelRef("group"))
 	RET()
+}
+
+// compose is a dot product whose words are CRCs.
+func compose() {
+	zext := GLOBL("zext", RODATA|NOPTR)
+	for i, b := range []byte{3, 2, 1, 0, 0x80, 0x80, 0x80, 0x80, 7, 6, 5, 4, 0x80, 0x80, 0x80, 0x80} {
+		DATA(i, U8(b))
+	}
+	TEXT("clmulCompose", NOSPLIT, "func(sums *byte, pairs int, k, t *uint64) uint32")
+	Pragma("noescape")
+	Doc("clmulCompose joins the 2·pairs big-endian CRCs at sums with the constants k, of",
+		"poly.Compose, and returns the CRC of all blocks. pairs is at least 1.")
+	sums, pairs, k, t := GP64(), GP64(), GP64(), GP64()
+	Load(Param("sums"), sums)
+	Load(Param("pairs"), pairs)
+	Load(Param("k"), k)
+	Load(Param("t"), t)
+	mask, acc := XMM(), XMM()
+	MOVOU(zext, mask)
+	PXOR(acc, acc)
+	Label("pair")
+	c, lo, hi := XMM(), XMM(), XMM()
+	MOVQ(Mem{Base: sums}, c)
+	PSHUFB(mask, c)
+	MOVOU(Mem{Base: k}, lo)
+	MOVOU(lo, hi)
+	PCLMULQDQ(Imm(0x00), c, lo)
+	PCLMULQDQ(Imm(0x11), c, hi)
+	PXOR(lo, acc)
+	PXOR(hi, acc)
+	ADDQ(Imm(8), sums)
+	ADDQ(Imm(16), k)
+	DECQ(pairs)
+	JNZ(LabelRef("pair"))
+	Store(reduce(acc, t), ReturnIndex(0))
+	RET()
+}
+
+// reduce returns R mod P: bits 64 to 95 of R ^ (R.lo·inverse).lo·full.
+func reduce(r VecVirtual, table Register) GPVirtual {
+	barrett, q, crc := XMM(), XMM(), GP32()
+	MOVOU(Mem{Base: table, Disp: layout.Barrett}, barrett)
+	MOVOU(r, q)
+	PCLMULQDQ(Imm(0x00), barrett, q)
+	PCLMULQDQ(Imm(0x10), barrett, q)
+	PXOR(q, r)
+	PEXTRD(Imm(2), r, crc)
+	return crc
 }

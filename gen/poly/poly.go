@@ -99,3 +99,51 @@ func MulLow(a, b uint64) uint64 {
 	}
 	return sum
 }
+
+// Compose returns the constants that join the CRCs of n consecutive blocks of
+// size bytes into the CRC of them all, the CRC of block i being a 32-bit word c
+// in the low half of a 64-bit one, that is c·x^32:
+//
+//	sum of c_i·x^(8·size·(n-1-i)) mod P
+//
+// The product is read as for Dot, so constant i is x^(8·size·(n-1-i)-33).
+func (p Poly) Compose(n, size int) []uint64 {
+	k := make([]uint64, n)
+	for i := range k {
+		k[i] = uint64(p.Pow(8*size*(n-1-i) - 33))
+	}
+	return k
+}
+
+// Affine returns the matrices that do the work of Dot with GF2P8AFFINEQB, which
+// multiplies each byte of a 64-bit word by an 8×8 bit matrix: result bit r is
+// the parity of the byte AND byte 7-r of the matrix.
+//
+// Byte b of word i stands for byte(x)·x^(8(7-b))·x^(64(n-1-i)+32). Matrix i of
+// plane q takes the byte to byte q of byte(x)·x^(64(n-1-i)+32) mod P. XORed
+// over all words, planes 0 to 3 are words q_0 .. q_3 in which only the factor
+// x^(8(7-b)) is left to apply; in the 96-bit format of Dot that is a shift:
+// the sum is q_0<<8 ^ q_1<<16 ^ q_2<<24 ^ q_3<<32.
+func (p Poly) Affine(n, plane int) []uint64 {
+	m := make([]uint64, n)
+	for i := range m {
+		for k := range 8 { // bit k of the byte is x^(7-k)
+			column := p.Pow(64*(n-1-i)+39-k) >> (8 * plane)
+			for r := range 8 {
+				m[i] |= uint64(column>>r&1) << (8*(7-r) + k)
+			}
+		}
+	}
+	return m
+}
+
+// Squares returns x^(8·2^k) mod P for k = 0..63, from which x^(8n) is made by
+// multiplying those of n's bits.
+func (p Poly) Squares() [64]uint32 {
+	var s [64]uint32
+	s[0] = p.Pow(8)
+	for k := 1; k < len(s); k++ {
+		s[k] = p.Mul(s[k-1], s[k-1])
+	}
+	return s
+}

@@ -1,0 +1,626 @@
+// Command crcavx512 writes the CRC kernels for amd64 with AVX-512 and
+// VPCLMULQDQ.
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+
+	"github.com/blockpath/blockpath/gen/layout"
+	"github.com/blockpath/blockpath/gen/x86"
+)
+
+const row = 64 // bytes in a vector
+
+func main() {
+	ConstraintExpr("!purego")
+	single()
+	for _, copy := range []x86.Copy{x86.NoCopy, x86.Cached, x86.NonTemporal} {
+		dot(copy)
+	}
+	for _, n := range []int{512, 1024, 2048, 4096} {
+		fused(n, 3, 12)
+	}
+	fused(512, 9, 6)
+	affine("avx512Affine", x86.NoCopy, false)
+	affine("avx512AffineAhead", x86.NoCopy, true)
+	affine("avx512Affine", x86.Cached, true)
+	affine("avx512Affine", x86.NonTemporal, true)
+	Generate()
+}
+
+var (
+	// swap turns big-endian words into little-endian ones and back.
+	swap Mem
+	// third picks dword 2, the CRC, of each of the four lanes.
+	third Mem
+)
+
+// xor3 sets dst to dst ^ a ^ b.
+func xor3(a, b, dst Op) { VPTERNLOGQ(Imm(0x96), a, b, dst) }
+
+// zmms returns n vector registers.
+func zmms(n int) []VecVirtual {
+	z := make([]VecVirtual, n)
+	for i := range z {
+		z[i] = ZMM()
+	}
+	return z
+}
+
+func zero(z VecVirtual) { VPXORQ(z, z, z) }
+
+// The dot product of KERNELS: R = sum of w_i·K_i over the 64-bit words of a
+// chunk, with K_i as poly.Dot gives them; the even words' products and the odd
+// words' are two instructions. See reduce for what becomes of R.
+
+// product sets r to the sum of k's and d's word products in each lane.
+func product(k, d, r VecVirtual) {
+	t := ZMM()
+	VPCLMULQDQ(Imm(0x00), k, d, r)
+	VPCLMULQDQ(Imm(0x11), k, d, t)
+	VPXORQ(t, r, r)
+}
+
+// accumulate adds the products of k and d to acc. It overwrites d.
+func accumulate(k, d, acc VecVirtual) {
+	t := ZMM()
+	VPCLMULQDQ(Imm(0x00), k, d, t)
+	VPCLMULQDQ(Imm(0x11), k, d, d)
+	xor3(t, d, acc)
+}
+
+// lanes returns a register whose lane i is the sum of the lanes of r[i], plus
+// plus.
+func lanes(r [4]VecVirtual, plus VecVirtual) VecVirtual {
+	half := func(a, b VecVirtual) VecVirtual {
+		lo, hi := ZMM(), ZMM()
+		VSHUFI64X2(Imm(0x44), b, a, lo)
+		VSHUFI64X2(Imm(0xEE), b, a, hi)
+		VPXORQ(hi, lo, lo)
+		return lo
+	}
+	ab, cd := half(r[0], r[1]), half(r[2], r[3])
+	even, odd := ZMM(), ZMM()
+	VSHUFI64X2(Imm(0x88), cd, ab, even)
+	VSHUFI64X2(Imm(0xDD), cd, ab, odd)
+	if plus == nil {
+		VPXORQ(odd, even, even)
+	} else {
+		xor3(odd, plus, even)
+	}
+	return even
+}
+
+// reduce stores the CRCs of four chunks, big-endian, given R of one in each
+// lane. table is the address of the constants.
+func reduce(r VecVirtual, table Register, sums Mem) {
+	Comment("Barrett: R ^ (R.lo·inverse).lo·full, whose dword 2 is the CRC")
+	barrett, q, index := ZMM(), ZMM(), ZMM()
+	VBROADCASTI32X4(Mem{Base: table, Disp: layout.Barrett}, barrett)
+	VPCLMULQDQ(Imm(0x00), barrett, r, q)
+	VPCLMULQDQ(Imm(0x10), barrett, q, q)
+	VPXORQ(q, r, r)
+	VMOVDQU32(third, index.AsX())
+	VPERMD(r, index, r)
+	VPSHUFB(swap, r.AsX(), r.AsX())
+	VMOVDQU32(r.AsX(), sums)
+}
+
+// start is what the initial value of the register, all ones over the first
+// four bytes of a chunk, and the final complement add to R, in every lane. k is
+// the constant of the chunk's first row; the chunk is whole rows.
+func start(k Mem) VecVirtual {
+	s := ZMM()
+	x, first := s.AsX(), XMM()
+	VPTERNLOGD(Imm(0xFF), first, first, first)
+	VPSRLDQ(Imm(12), first, first)
+	VMOVDQU32(k, x)
+	VPCLMULQDQ(Imm(0x00), first, x, x)
+	VPSLLDQ(Imm(8), first, first)
+	VPXORQ(first, x, x)
+	VSHUFI64X2(Imm(0), s, s, s)
+	return s
+}
+
+// head prepares for chunks of n bytes that begin with a partial row: h is the
+// length of that, mask selects the last h bytes of a row.
+func head(n GPVirtual) (h GPVirtual, mask Register) {
+	h = GP64()
+	MOVQ(n, h)
+	ANDQ(U32(row-1), h)
+	m, up := GP64(), GP64()
+	MOVQ(I32(-1), m)
+	BZHIQ(h, m, m)
+	MOVQ(U32(row), up)
+	SUBQ(h, up)
+	SHLXQ(up, m, m)
+	mask = K()
+	KMOVQ(m, mask)
+	return h, mask
+}
+
+// single is the dot product over one message.
+func single() {
+	TEXT("avx512Update", NOSPLIT, "func(crc uint32, src *byte, n int, t *uint64) uint32")
+	Pragma("noescape")
+	Doc("avx512Update adds the n bytes at src, 16 to 4096, to the CRC crc, as updateGeneric does.")
+	crc, t := GP64(), GP64()
+	Load(Param("crc"), crc.As32())
+	src, n := GP64(), GP64()
+	Load(Param("src"), src)
+	Load(Param("n"), n)
+	Load(Param("t"), t)
+
+	Comment("the register goes over the first four bytes, which may be in both rows")
+	h, mask := head(n)
+	NOTL(crc.As32())
+	v0, v1 := ZMM(), ZMM()
+	VMOVQ(crc, v0.AsX())
+	VPEXPANDB_Z(v0, mask, v0)
+	shift, rest, none := GP64(), GP64(), GP64()
+	MOVQ(h, shift)
+	SHLQ(Imm(3), shift)
+	SHRXQ(shift, crc, rest)
+	XORL(none.As32(), none.As32())
+	CMPQ(h, Imm(4))
+	CMOVQCC(none, rest)
+	VMOVQ(rest, v1.AsX())
+
+	end := GP64()
+	LEAQ(Mem{Base: t, Disp: layout.DotEnd}, end)
+	k := GP64()
+	MOVQ(end, k)
+	SUBQ(n, k)
+	ADDQ(h, k)
+	ADDQ(h, src)
+	d, acc := ZMM(), ZMM()
+	VMOVDQU8_Z(Mem{Base: src, Disp: -row}, mask, d)
+	VPXORQ(v0, d, d)
+	kv := ZMM()
+	VMOVDQU64(Mem{Base: k, Disp: -row}, kv)
+	product(kv, d, acc)
+	CMPQ(k, end)
+	JEQ(LabelRef("reduce"))
+	Label("row")
+	{
+		kv := ZMM()
+		VPXORQ(Mem{Base: src}, v1, d)
+		VMOVDQU64(Mem{Base: k}, kv)
+		accumulate(kv, d, acc)
+		zero(v1)
+		ADDQ(U32(row), src)
+		ADDQ(U32(row), k)
+		CMPQ(k, end)
+		JNE(LabelRef("row"))
+	}
+	Label("reduce")
+	y := YMM()
+	VEXTRACTI64X4(Imm(1), acc, y)
+	VPXOR(y, acc.AsY(), y)
+	x := XMM()
+	VEXTRACTI128(Imm(1), y, x)
+	VPXOR(y.AsX(), x, x)
+	barrett, q := XMM(), XMM()
+	VMOVDQU(Mem{Base: t, Disp: layout.Barrett}, barrett)
+	VPCLMULQDQ(Imm(0x00), barrett, x, q)
+	VPCLMULQDQ(Imm(0x10), barrett, q, q)
+	VPXOR(q, x, x)
+	VPEXTRD(Imm(2), x, crc.As32())
+	NOTL(crc.As32())
+	Store(crc.As32(), ReturnIndex(0))
+	VZEROUPPER()
+	RET()
+}
+
+// dot takes four chunks of any size at once.
+func dot(copy x86.Copy) {
+	name := "avx512Dot" + copy.Suffix
+	TEXT(name, NOSPLIT, copy.Signature())
+	Pragma("noescape")
+	sizes := "4 to 4096"
+	if copy.NonTemporal {
+		sizes = "a multiple of 64 up to 4096"
+	}
+	Doc(copy.Doc(name, "CRC", 4, sizes)...)
+	sums, n, t := GP64(), GP64(), GP64()
+	src, dst := GP64(), GP64()
+	Load(Param("sums"), sums)
+	Load(Param("src"), src)
+	Load(Param("n"), n)
+	Load(Param("t"), t)
+	if copy.Copying {
+		Load(Param("dst"), dst)
+	}
+	groups := GP64()
+	Load(Param("groups"), groups)
+
+	h, mask := head(n)
+	end, first, k := GP64(), GP64(), GP64()
+	LEAQ(Mem{Base: t, Disp: layout.DotEnd}, end)
+	MOVQ(end, first)
+	SUBQ(n, first)
+	ADDQ(h, first)
+	n3 := GP64()
+	LEAQ(Mem{Base: n, Index: n, Scale: 2}, n3)
+	at := func(p Register, c, disp int) Mem {
+		switch c {
+		case 0:
+			return Mem{Base: p, Disp: disp}
+		case 3:
+			return Mem{Base: p, Index: n3, Scale: 1, Disp: disp}
+		}
+		return Mem{Base: p, Index: n, Scale: uint8(c), Disp: disp}
+	}
+
+	Comment("what the initial value adds to R: it goes over the first four bytes")
+	init := ZMM()
+	{
+		ones, shift, none := GP64(), GP64(), GP64()
+		v, w, kv, r := ZMM(), ZMM(), ZMM(), ZMM()
+		MOVL(U32(0xFFFFFFFF), ones.As32())
+		VMOVQ(ones, v.AsX())
+		VPEXPANDB_Z(v, mask, v)
+		VMOVDQU64(Mem{Base: first, Disp: -row}, kv)
+		product(kv, v, init)
+		MOVQ(h, shift)
+		SHLQ(Imm(3), shift)
+		SHRXQ(shift, ones, ones)
+		XORL(none.As32(), none.As32())
+		CMPQ(h, Imm(4))
+		CMOVQCC(none, ones)
+		VMOVQ(ones, w.AsX())
+		VMOVDQU64(Mem{Base: first}, kv)
+		product(kv, w, r)
+		VPXORQ(r, init, init)
+		Comment("the sum of its lanes, with the final complement, in every lane")
+		VSHUFI64X2(Imm(0x4E), init, init, r)
+		VPXORQ(r, init, init)
+		VSHUFI64X2(Imm(0xB1), init, init, r)
+		VPXORQ(r, init, init)
+		VPTERNLOGD(Imm(0xFF), r, r, r)
+		VPSRLDQ(Imm(12), r, r)
+		VPSLLDQ(Imm(8), r, r)
+		VPXORQ(r, init, init)
+	}
+
+	var acc [4]VecVirtual
+	Label("group")
+	for c := range acc {
+		acc[c] = ZMM()
+		zero(acc[c])
+	}
+	MOVQ(first, k)
+	if !copy.NonTemporal {
+		ADDQ(h, src)
+		if copy.Copying {
+			ADDQ(h, dst)
+		}
+		TESTQ(h, h)
+		JZ(LabelRef("rows"))
+		Comment("the partial row, right-aligned")
+		kv := ZMM()
+		VMOVDQU64(Mem{Base: k, Disp: -row}, kv)
+		for c := range acc {
+			d := ZMM()
+			VMOVDQU8_Z(at(src, c, -row), mask, d)
+			if copy.Copying {
+				VMOVDQU8(d, mask, at(dst, c, -row))
+			}
+			accumulate(kv, d, acc[c])
+		}
+		Label("rows")
+		CMPQ(k, end)
+		JEQ(LabelRef("reduce"))
+	}
+	Label("row")
+	kv := ZMM()
+	VMOVDQU64(Mem{Base: k}, kv)
+	for c := range acc {
+		d := ZMM()
+		VMOVDQU64(at(src, c, 0), d)
+		if copy.Copying {
+			store(copy, d, at(dst, c, 0))
+		}
+		accumulate(kv, d, acc[c])
+	}
+	ADDQ(U32(row), src)
+	if copy.Copying {
+		ADDQ(U32(row), dst)
+	}
+	ADDQ(U32(row), k)
+	CMPQ(k, end)
+	JNE(LabelRef("row"))
+	Label("reduce")
+	reduce(lanes(acc, init), t, Mem{Base: sums})
+	ADDQ(Imm(16), sums)
+	ADDQ(n3, src)
+	if copy.Copying {
+		ADDQ(n3, dst)
+	}
+	DECQ(groups)
+	JNZ(LabelRef("group"))
+	if copy.NonTemporal {
+		SFENCE()
+	}
+	VZEROUPPER()
+	RET()
+}
+
+// fused takes scalar chunks with crc32q and vector chunks with the dot product
+// at once: the instructions run on different ports.
+func fused(n, scalar, vector int) {
+	name := fmt.Sprintf("avx512V%dS%d_%d", vector, scalar, n)
+	chunks := scalar + vector
+	TEXT(name, NOSPLIT, "func(sums, src *byte, groups int, t *uint64)")
+	Pragma("noescape")
+	Doc(fmt.Sprintf("%s writes the big-endian CRC-32C of each of groups·%d consecutive", name, chunks),
+		fmt.Sprintf("chunks of %d bytes at src to sums. groups is at least 1.", n))
+	sums, src, t := GP64(), GP64(), GP64()
+	Load(Param("sums"), sums)
+	Load(Param("src"), src)
+	Load(Param("t"), t)
+	init := start(Mem{Base: t, Disp: layout.DotEnd - n})
+	ahead := GP64()
+	LEAQ(Mem{Base: src, Disp: chunks * n}, ahead)
+	left := AllocLocal(8)
+	groups := GP64()
+	Load(Param("groups"), groups)
+	MOVQ(groups, left)
+
+	Label("group")
+	crc := make([]GPVirtual, scalar)
+	for s := range crc {
+		crc[s] = GP64()
+		MOVL(U32(0xFFFFFFFF), crc[s].As32())
+	}
+	acc := zmms(vector)
+	for v := range acc {
+		zero(acc[v])
+	}
+	k := GP64()
+	MOVQ(I32(-n), k)
+	Label("row")
+	kv := ZMM()
+	VMOVDQU64(Mem{Base: t, Index: k, Scale: 1, Disp: layout.DotEnd}, kv)
+	var ops []func()
+	for q := range row / 8 {
+		for s := range crc {
+			ops = append(ops, func() { CRC32Q(Mem{Base: src, Disp: s*n + 8*q}, crc[s]) })
+		}
+	}
+	units := vector + chunks
+	done := 0
+	spread := func(unit int) {
+		for ; done < len(ops)*unit/units; done++ {
+			ops[done]()
+		}
+	}
+	unit := 0
+	for v := range acc {
+		d, u := ZMM(), ZMM()
+		VMOVDQU64(Mem{Base: src, Disp: (scalar + v) * n}, d)
+		VPCLMULQDQ(Imm(0x00), kv, d, u)
+		VPCLMULQDQ(Imm(0x11), kv, d, d)
+		unit++
+		for ; unit < (v+1)*units/vector; unit++ {
+			if unit-v-1 < chunks {
+				PREFETCHT0(Mem{Base: ahead, Disp: row * (unit - v - 1)})
+			}
+			spread(unit)
+		}
+		xor3(u, d, acc[v])
+		spread(unit)
+	}
+	spread(units)
+	ADDQ(U32(row), src)
+	ADDQ(U32(chunks*row), ahead)
+	ADDQ(U32(row), k)
+	JNZ(LabelRef("row"))
+	for s, c := range crc {
+		NOTL(c.As32())
+		BSWAPL(c.As32())
+		MOVL(c.As32(), Mem{Base: sums, Disp: 4 * s})
+	}
+	for v := 0; v < vector; v += 4 {
+		r := [4]VecVirtual{acc[v], acc[v+1], acc[min(v+2, vector-1)], acc[min(v+3, vector-1)]}
+		if v+4 > vector {
+			four := lanes(r, init)
+			reduceTwo(four, t, Mem{Base: sums, Disp: 4 * (scalar + v)})
+			continue
+		}
+		reduce(lanes(r, init), t, Mem{Base: sums, Disp: 4 * (scalar + v)})
+	}
+	ADDQ(U32(4*chunks), sums)
+	ADDQ(U32((chunks-1)*n), src)
+	DECQ(left)
+	JNZ(LabelRef("group"))
+	VZEROUPPER()
+	RET()
+}
+
+// store writes a row of the copy.
+func store(copy x86.Copy, d VecVirtual, m Mem) {
+	if copy.NonTemporal {
+		VMOVNTDQ(d, m)
+	} else {
+		VMOVDQU64(d, m)
+	}
+}
+
+// reduceTwo is reduce for the first two lanes.
+func reduceTwo(r VecVirtual, table Register, sums Mem) {
+	barrett, q, index := ZMM(), ZMM(), ZMM()
+	VBROADCASTI32X4(Mem{Base: table, Disp: layout.Barrett}, barrett)
+	VPCLMULQDQ(Imm(0x00), barrett, r, q)
+	VPCLMULQDQ(Imm(0x10), barrett, q, q)
+	VPXORQ(q, r, r)
+	VMOVDQU32(third, index.AsX())
+	VPERMD(r, index, r)
+	VPSHUFB(swap, r.AsX(), r.AsX())
+	VMOVQ(r.AsX(), sums)
+}
+
+// affine takes three chunks with bit-matrix multiplication (poly.Affine) and
+// one with the dot product at once: VGF2P8AFFINEQB and VPCLMULQDQ run on
+// different ports, and on Zen 5 the former is four times as fast.
+func affine(name string, copy x86.Copy, prefetch bool) {
+	const chunks, last = 4, 3
+	name += copy.Suffix
+	TEXT(name, NOSPLIT, copy.Signature())
+	Pragma("noescape")
+	Doc(copy.Doc(name, "CRC", chunks, "a multiple of 128 up to 4096")...)
+	sums, src, dst, n, t := GP64(), GP64(), GP64(), GP64(), GP64()
+	Load(Param("sums"), sums)
+	Load(Param("src"), src)
+	Load(Param("n"), n)
+	Load(Param("t"), t)
+	if copy.Copying {
+		Load(Param("dst"), dst)
+	}
+	groups := GP64()
+	Load(Param("groups"), groups)
+	n3, k := GP64(), GP64()
+	LEAQ(Mem{Base: n, Index: n, Scale: 2}, n3)
+	LEAQ(Mem{Base: t, Disp: layout.DotEnd}, k)
+	SUBQ(n, k)
+	init := start(Mem{Base: k})
+	at := func(p Register, c, disp int) Mem {
+		switch c {
+		case 0:
+			return Mem{Base: p, Disp: disp}
+		case 3:
+			return Mem{Base: p, Index: n3, Scale: 1, Disp: disp}
+		}
+		return Mem{Base: p, Index: n, Scale: uint8(c), Disp: disp}
+	}
+	ahead := GP64()
+	if prefetch {
+		LEAQ(Mem{Base: src, Index: n, Scale: 4}, ahead)
+	}
+
+	Label("group")
+	var plane [last][4]VecVirtual
+	for c := range plane {
+		for i := range plane[c] {
+			plane[c][i] = ZMM()
+			zero(plane[c][i])
+		}
+	}
+	dotted := ZMM()
+	zero(dotted)
+	MOVQ(n, k)
+	NEGQ(k)
+	Label("rows")
+	load := func(c, r int) VecVirtual {
+		d := ZMM()
+		VMOVDQU64(at(src, c, row*r), d)
+		if copy.Copying {
+			store(copy, d, at(dst, c, row*r))
+		}
+		return d
+	}
+	var d [last][2]VecVirtual
+	for c := range d {
+		d[c] = [2]VecVirtual{load(c, 0), load(c, 1)}
+	}
+	for i := range 4 {
+		var m [2]VecVirtual
+		for r := range m {
+			m[r] = ZMM()
+			VMOVDQU64(Mem{Base: t, Index: k, Scale: 4, Disp: layout.AffineEnd + row*(4*r+i)}, m[r])
+		}
+		for c := range d {
+			x, y := ZMM(), ZMM()
+			VGF2P8AFFINEQB(Imm(0), m[0], d[c][0], x)
+			VGF2P8AFFINEQB(Imm(0), m[1], d[c][1], y)
+			xor3(x, y, plane[c][i])
+		}
+		if prefetch {
+			PREFETCHT0(Mem{Base: ahead, Disp: row * 2 * i})
+			PREFETCHT0(Mem{Base: ahead, Disp: row * (2*i + 1)})
+		}
+		if i < 2 {
+			kv := ZMM()
+			VMOVDQU64(Mem{Base: t, Index: k, Scale: 1, Disp: layout.DotEnd + row*i}, kv)
+			accumulate(kv, load(last, i), dotted)
+		}
+	}
+	ADDQ(U32(2*row), src)
+	if copy.Copying {
+		ADDQ(U32(2*row), dst)
+	}
+	if prefetch {
+		ADDQ(U32(8*row), ahead)
+	}
+	ADDQ(U32(2*row), k)
+	JNZ(LabelRef("rows"))
+
+	Comment("planes 0 and 1, 2 and 3 as the two words of a lane, the four chunks' in one register")
+	var low, high [4]VecVirtual
+	pair := func(a, b VecVirtual) VecVirtual {
+		x := ZMM()
+		VPUNPCKLQDQ(b, a, x)
+		VPUNPCKHQDQ(b, a, a)
+		VPXORQ(a, x, x)
+		return x
+	}
+	for c := range plane {
+		low[c], high[c] = pair(plane[c][0], plane[c][1]), pair(plane[c][2], plane[c][3])
+	}
+	low[last], high[last] = dotted, high[0]
+	l, h := lanes(low, nil), lanes(high, nil)
+	Comment("R = q_0<<8 ^ q_1<<16 ^ q_2<<24 ^ q_3<<32; the last lane is R already")
+	r := ZMM()
+	for i, q := range []VecVirtual{l, l, h, h} {
+		m := ZMM()
+		VMOVDQU64(shifts.Offset(row*i), m)
+		VPSHUFB(m, q, m)
+		if i == 0 {
+			VPXORQ(m, init, r)
+		} else {
+			VPXORQ(m, r, r)
+		}
+	}
+	reduce(r, t, Mem{Base: sums})
+	ADDQ(Imm(4*chunks), sums)
+	ADDQ(n3, src)
+	if copy.Copying {
+		ADDQ(n3, dst)
+	}
+	DECQ(groups)
+	JNZ(LabelRef("group"))
+	if copy.NonTemporal {
+		SFENCE()
+	}
+	VZEROUPPER()
+	RET()
+}
+
+// shifts are byte shuffles that shift word 0 or 1 of lanes 0 to 2 up, for the
+// four planes; lane 3 passes through the first.
+var shifts Mem
+
+func init() {
+	swap = x86.Bytes("swap", 3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12)
+	third = x86.Bytes("third", 2, 0, 0, 0, 6, 0, 0, 0, 10, 0, 0, 0, 14, 0, 0, 0)
+	var table []byte
+	for plane := range 4 {
+		for lane := range 4 {
+			for i := range 16 {
+				switch from := i - plane - 1; {
+				case lane == 3 && plane == 0:
+					table = append(table, byte(i))
+				case lane < 3 && 0 <= from && from < 8:
+					table = append(table, byte(8*(plane%2)+from))
+				default:
+					table = append(table, 0x80)
+				}
+			}
+		}
+	}
+	shifts = x86.Bytes("shifts", table...)
+}
