@@ -215,11 +215,11 @@ func (s *Store) recover(r *replica, young bool) (kept bool, err error) {
 	h, err := readMetaHeader(meta)
 	var bad *MetaError
 	switch {
+	case errors.As(err, &bad) && young: // cut short, or a page of zeros
+		return false, s.setAside(blk.Name(), meta.Name())
 	case errors.As(err, &bad) && r.state == finalized:
 		s.log.Error("a finalized block has no usable .meta file", "file", meta.Name(), "error", err)
 		return true, nil
-	case errors.As(err, &bad) && bad.Err == nil && young:
-		return false, s.setAside(blk.Name(), meta.Name())
 	case errors.As(err, &bad):
 		s.log.Warn("files left alone", "file", meta.Name(), "error", err)
 		return false, nil

@@ -392,7 +392,7 @@ func TestRecoverFinalized(t *testing.T) {
 		"zeros at the end":  {append(bytes.Clone(data[:2000]), make([]byte, 1000)...), good, false, 1536},
 		"cut checksums":     {data, good[:15], false, 1024},
 		"damaged inside":    {flipped, good, false, -1},
-		"no header":         {data, good[:3], false, -1},
+		"closed, header":    {data, make([]byte, 100), true, -1},
 		"closed, zeros":     {append(bytes.Clone(data[:2000]), make([]byte, 1000)...), good, true, -1},
 		"closed, cut off":   {data, good[:15], true, -1},
 		"nothing was there": {nil, good[:7], false, -1},
@@ -468,6 +468,12 @@ func TestRecoverSetsAside(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
+	crash(t, s)
+	if err := os.WriteFile(filepath.Join(finalizedPath(root, testPool, 9), MetaName(9, 1001)), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, root)
+	writeBlock(t, s, testBlock(9), crc.Chunks{}, []byte("again"))
 	if r := verify(t, VerifyConfig{}, root); !r.OK() || r.Files != 4 {
 		t.Errorf("%+v", r)
 	}
