@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"github.com/blockpath/blockpath/crc"
@@ -13,6 +16,7 @@ import (
 var fileChecks = []check{
 	{"file/replicas of a datanode: ours", replicasJudged},
 	{"file/checksums", fileChecksums},
+	{"file/blockpath checksum", checksumCommand},
 	{"sums/composer", composedSums},
 }
 
@@ -161,6 +165,42 @@ func (t *trial) sameChecksums(hexPath string, s fileShape, length any) error {
 	t.same(sum.CompositeName(), answer[0], "%v: name", s)
 	t.same(hexOf(sum.AppendComposite(nil)), answer[1], "%v: bytes", s)
 	t.same(fmt.Sprintf("%s:0x%08x", sum.CompositeName(), sum.CRC), answer[2], "%v", s)
+	return nil
+}
+
+// checksumCommand compares what our command prints for a local file with what
+// "hdfs dfs -checksum" prints for the same file in the cluster, but for the
+// path.
+func checksumCommand(t *trial) error {
+	if err := t.mkdir(); err != nil {
+		return err
+	}
+	command, err := buildCommand(filepath.Join(t.dir, "bin"))
+	if err != nil {
+		return err
+	}
+	for _, s := range fileShapes() {
+		if err := t.put(s); err != nil {
+			return err
+		}
+		local := filepath.Join(t.dir, "file")
+		if err := os.WriteFile(local, s.data(), 0o644); err != nil {
+			return err
+		}
+		for ours, theirs := range map[string]string{"md5": "MD5MD5CRC", "composite": "COMPOSITE_CRC"} {
+			answer, refused := t.ask("cluster.shell", theirs, textOf("-checksum"), s.path())
+			if refused != nil {
+				return refused
+			}
+			out, err := exec.Command(command, "checksum", "--mode", ours, "--checksum", s.Kind.String(),
+				"--bytes-per-checksum", fmt.Sprint(s.Size), "--block-size", fmt.Sprint(s.blockSize), local).Output()
+			if err != nil {
+				t.disagree("%v: blockpath checksum: %v", s, err)
+				continue
+			}
+			t.same(strings.ReplaceAll(string(out), local, string(s.path())), string(bytesOf(answer[1])), "%v: %s", s, ours)
+		}
+	}
 	return nil
 }
 

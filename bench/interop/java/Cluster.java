@@ -3,6 +3,7 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.security.MessageDigest;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.List;
@@ -13,8 +14,10 @@ import org.apache.hadoop.fs.CreateFlag;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FileChecksum;
 import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.FsShell;
 import org.apache.hadoop.fs.Options;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RemoteIterator;
 import org.apache.hadoop.fs.StorageType;
 import org.apache.hadoop.fs.permission.FsPermission;
 import org.apache.hadoop.hdfs.AddBlockFlag;
@@ -27,6 +30,8 @@ import org.apache.hadoop.hdfs.protocol.DatanodeInfo;
 import org.apache.hadoop.hdfs.protocol.ExtendedBlock;
 import org.apache.hadoop.hdfs.protocol.LastBlockWithStatus;
 import org.apache.hadoop.hdfs.protocol.LocatedBlock;
+import org.apache.hadoop.hdfs.server.datanode.DataNode;
+import org.apache.hadoop.hdfs.server.datanode.Scan;
 import org.apache.hadoop.io.EnumSetWritable;
 import org.apache.hadoop.util.DataChecksum;
 
@@ -51,6 +56,8 @@ final class Cluster {
     c.set(MiniDFSCluster.HDFS_MINIDFS_BASEDIR, dir.getPath());
     c.setLong("dfs.namenode.fs-limits.min-block-size", 0);
     c.setInt("dfs.heartbeat.interval", 1);
+    // how long a datanode waits for a block pool that it does not know
+    c.setInt("dfs.datanode.bp-ready.timeout", 1);
     // close asks again soon whether the datanode has reported its block
     c.setInt("dfs.client.block.write.locateFollowingBlock.initial.delay.ms", 5);
     return c;
@@ -131,6 +138,14 @@ final class Cluster {
       r.add(Judge.hex(sum.getBytes()));
       r.add(sum.toString());
     });
+    // cluster.shell MODE ARG...: "hdfs dfs" with the arguments (hex text), checksums combined by
+    // MODE; the exit code and what it printed
+    commands.put("cluster.shell", (a, r) -> {
+      Configuration c = new Configuration(cluster.getConfiguration(0));
+      c.set("dfs.checksum.combine.mode", a[1]);
+      c.setBoolean("fs.hdfs.impl.disable.cache", true); // or an older client keeps its mode
+      Judge.tool(new FsShell(c), Arrays.copyOfRange(a, 2, a.length), r);
+    });
     // cluster.replicas PATH: of each block how many replicas there are, and of each of them the
     // block file and the meta file
     commands.put("cluster.replicas", (a, r) -> {
@@ -190,6 +205,29 @@ final class Cluster {
       ExtendedBlock after = new ExtendedBlock(before.getBlockPoolId(), before.getBlockId(),
           Long.parseLong(a[6]), Long.parseLong(a[5]));
       nameNode().updatePipeline(CLIENT, before, after, Ops.nodes(a[7]), Ops.texts(a[8]));
+    });
+    // cluster.scan MILLISECONDS PATH...: has the datanodes' scanners look at the first block of each
+    // file, and waits until the name node knows of as many corrupt files; the corrupt ones
+    commands.put("cluster.scan", (a, r) -> {
+      DistributedFileSystem fs = cluster.getFileSystem();
+      for (int i = 2; i < a.length; i++) {
+        LocatedBlock b = fs.getClient().getLocatedBlocks(Judge.text(a[i]), 0).get(0);
+        for (DataNode node : cluster.getDataNodes()) {
+          if (node.getXferPort() == b.getLocations()[0].getXferPort()) {
+            Scan.soon(node, b.getStorageIDs()[0], b.getBlock());
+          }
+        }
+      }
+      long end = System.nanoTime() + Long.parseLong(a[1]) * 1_000_000;
+      List<String> corrupt;
+      do {
+        Thread.sleep(50);
+        corrupt = new ArrayList<>();
+        for (RemoteIterator<Path> it = fs.listCorruptFileBlocks(new Path("/")); it.hasNext();) {
+          corrupt.add(Judge.hexText(it.next().toUri().getPath()));
+        }
+      } while (corrupt.size() < a.length - 2 && System.nanoTime() < end);
+      r.addAll(corrupt);
     });
     // cluster.stopNode XFERPORT
     commands.put("cluster.stopNode", (a, r) -> {

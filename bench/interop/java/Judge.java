@@ -40,6 +40,7 @@ import org.apache.hadoop.io.MD5Hash;
 import org.apache.hadoop.util.CrcComposer;
 import org.apache.hadoop.util.CrcUtil;
 import org.apache.hadoop.util.DataChecksum;
+import org.apache.hadoop.util.Tool;
 import org.apache.hadoop.util.ToolRunner;
 import org.apache.hadoop.util.VersionInfo;
 
@@ -389,7 +390,8 @@ public final class Judge {
     HdfsConfiguration.init(); // so that its defaults come before
     Configuration.addDefaultResource(SITE);
     // debug ARG...: DebugAdmin with the arguments (hex text); the exit code and what it printed
-    COMMANDS.put("debug", (a, r) -> debug(Arrays.copyOfRange(a, 1, a.length), r));
+    COMMANDS.put("debug", (a, r) -> tool(new DebugAdmin(new Configuration(false)),
+        Arrays.copyOfRange(a, 1, a.length), r));
     // debug.compute TYPE BPC BLOCK META
     COMMANDS.put("debug.compute", (a, r) -> {
       // computeMeta asks a Configuration of its own, so the values must stand in a file that it finds
@@ -402,8 +404,8 @@ public final class Judge {
       ClassLoader before = me.getContextClassLoader();
       try (URLClassLoader with = new URLClassLoader(new URL[] {site.toUri().toURL()}, before)) {
         me.setContextClassLoader(with);
-        debug(new String[] {hexText("computeMeta"), hexText("-block"), a[3], hexText("-out"), a[4]},
-            r);
+        tool(new DebugAdmin(new Configuration(false)), new String[] {hexText("computeMeta"),
+            hexText("-block"), a[3], hexText("-out"), a[4]}, r);
       } finally {
         me.setContextClassLoader(before);
         Files.delete(site.resolve(SITE));
@@ -412,7 +414,8 @@ public final class Judge {
     });
   }
 
-  private static void debug(String[] hexArgs, List<String> r) throws Exception {
+  /** Runs a tool; the results are its exit code and what it printed. */
+  static void tool(Tool tool, String[] hexArgs, List<String> r) throws Exception {
     String[] args = new String[hexArgs.length];
     for (int i = 0; i < args.length; i++) {
       args[i] = text(hexArgs[i]);
@@ -424,7 +427,7 @@ public final class Judge {
     System.setOut(to);
     System.setErr(to);
     try {
-      r.add(Integer.toString(ToolRunner.run(new DebugAdmin(new Configuration(false)), args)));
+      r.add(Integer.toString(ToolRunner.run(tool, args)));
     } finally {
       System.setOut(out);
       System.setErr(err);
