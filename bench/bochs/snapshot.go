@@ -147,7 +147,7 @@ func snapshot() (payload, error) {
 }
 
 // boot runs the payload under bochs and returns what it wrote to port E9.
-func boot(ctx context.Context, dir, model string, p payload) (string, error) {
+func boot(ctx context.Context, dir string, p payload) (string, error) {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	if err := os.WriteFile(file("image.asm"), imageSource, 0o666); err != nil {
 		return "", err
