@@ -12,6 +12,9 @@ import (
 	"github.com/blockpath/blockpath/crc"
 )
 
+// maxRange is longer than any block, and leaves room for a chunk before it.
+const maxRange = math.MaxInt64 / 2
+
 // A ReaderConfig configures a [Reader]. Its zero value is usable.
 type ReaderConfig struct {
 	MaxPacketLen int           // bound of PLEN + HLEN; 0 means MaxPacketLen
@@ -83,9 +86,10 @@ func NewReader(ctx context.Context, conn io.ReadWriteCloser, request ReadBlock, 
 		cfg.Timeout = DefaultTimeout
 	}
 	r := &Reader{conn: conn, ctx: ctx, timeout: cfg.Timeout, block: request.Block, left: request.Length, status: ChecksumOK}
-	if r.left < 0 {
-		r.left, r.open = math.MaxInt64, true
+	if r.open = r.left < 0; r.open {
+		r.left = maxRange
 	}
+	r.left = min(r.left, maxRange)
 	r.stop = context.AfterFunc(ctx, func() { conn.Close() })
 	in := bufio.NewReader(conn)
 	if err := r.handshake(in, &request, cfg.AllowNone); err != nil {
@@ -186,7 +190,7 @@ func (r *Reader) WriteTo(w io.Writer) (int64, error) {
 	for {
 		err := r.more()
 		if err == nil && len(r.ready) == 0 {
-			err = r.verify(len(r.data))
+			err = r.verify(r.wanted())
 		}
 		for len(r.ready) > 0 {
 			n, werr := w.Write(r.ready)
@@ -230,6 +234,16 @@ func (r *Reader) verify(n int) error {
 		return r.mismatch(err)
 	}
 	return nil
+}
+
+// wanted returns the length of those chunks of data that the range needs.
+func (r *Reader) wanted() int {
+	n := int64(len(r.data))
+	if r.left < n {
+		bpc := int64(r.chunks.BytesPerChunk())
+		n = min((r.skip+r.left+bpc-1)/bpc*bpc, n)
+	}
+	return int(n)
 }
 
 // took notes that n ready bytes have been handed out.
@@ -276,7 +290,7 @@ func (r *Reader) more() error {
 		case len(r.data) > 0 && r.left > 0:
 			return nil
 		case len(r.data) > 0:
-			if err := r.verify(len(r.data)); err != nil {
+			if err := r.verify(r.wanted()); err != nil {
 				return err
 			}
 			continue

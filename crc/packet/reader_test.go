@@ -372,7 +372,7 @@ func TestReaderContext(t *testing.T) {
 	close(hold)
 	<-served
 	s = newSource(20000, crc.Chunks{})
-	s.mangle = func(i int, h *Header, _, _ *[]byte) bool { time.Sleep(time.Second); return true }
+	s.mangle = func(i int, h *Header, _, _ *[]byte) bool { time.Sleep(200 * time.Millisecond); return true }
 	conn, served = dial(t, "tcp", s.serve)
 	if r, err = NewReader(deadline(t), conn, readRequest(0, 20000), ReaderConfig{Timeout: 20 * time.Millisecond}); err != nil {
 		t.Fatal(err)
@@ -382,6 +382,22 @@ func TestReaderContext(t *testing.T) {
 	}
 	conn.Close()
 	<-served
+}
+
+// What a datanode claims is not believed before it is checked.
+func TestReaderBoundsMemory(t *testing.T) {
+	res := BlockOpResponse{ReadChecksum: &ReadChecksumInfo{}}
+	for _, h := range []Header{{DataLen: 1 << 30}, {DataLen: 1<<20 + 512}} {
+		wire := h.Append(res.Append(nil), (crc.Chunks{}).SumsLen(h.DataLen))
+		r, err := NewReader(context.Background(), &memoryConn{in: bytes.NewReader(wire)}, readRequest(0, 1<<40), ReaderConfig{MaxPacketLen: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var e *FormatError
+		if _, err := r.Read(make([]byte, 10)); !errors.As(err, &e) || cap(r.buf) > 0 {
+			t.Errorf("%d bytes of data: %v, and a buffer of %d", h.DataLen, err, cap(r.buf))
+		}
+	}
 }
 
 // A writer's error is the writer's; the Reader goes on behind what was taken.

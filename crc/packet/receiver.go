@@ -98,6 +98,7 @@ func (r *Receiver) Body(buf []byte) (sums, data []byte, err error) {
 	if cap(buf) < need {
 		panic(fmt.Sprintf("packet: Receiver.Body: buffer of %d bytes for %d", cap(buf), need))
 	}
+	start := r.pos
 	n := copy(buf[:need], r.carry)
 	r.consume(n)
 	if n < need {
@@ -108,7 +109,7 @@ func (r *Receiver) Body(buf []byte) (sums, data []byte, err error) {
 		}
 		got, err := io.ReadAtLeast(r.r, buf[n:need+ahead], need-n)
 		if n += got; err != nil {
-			return nil, nil, truncated(err, "packet body", r.pos, need, n)
+			return nil, nil, truncated(err, "packet body", start, need, n)
 		}
 		r.pos += int64(need) - int64(n-got)
 		r.carry = append(r.store[:0], buf[need:n]...)
