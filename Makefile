@@ -52,17 +52,27 @@ generate: ## regenerate the assembly and its stubs
 	$(GO) generate ./...
 
 check-generate: ## regenerate and fail on a difference
-	@files=$$(git ls-files | xargs grep -lE '^// Code generated ' -- || true); before=$$(sha256sum $$files); \
+	@files=$$(git ls-files | xargs grep -lE '^// Code generated ' --); \
+		before=$$(sha256sum $$files); others=$$(git ls-files --others --exclude-standard); \
 		$(MAKE) --no-print-directory generate; \
-		sha256sum --quiet -c <<<"$$before" && \
-		new=$$(git ls-files --others --exclude-standard); [ -z "$$new" ] || { echo "generate made new files:" $$new; exit 1; }; \
+		sha256sum --quiet -c <<<"$$before"; \
+		diff <(echo "$$others") <(git ls-files --others --exclude-standard) || { echo "generate made files that git does not have"; exit 1; }; \
 		echo "$$(wc -w <<<"$$files") generated files are up to date"
 
 fuzz: ## every fuzz target for FUZZTIME
 	for target in $$($(GO) test ./fuzz -list '^Fuzz' | grep ^Fuzz); do \
 		$(GO) test ./fuzz -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME); done
 
+interop: ## real Hadoop as the judge: formats on disk and on the wire (needs java and mvn)
+	$(GO) -C bench run ./interop
+
+test-avx512: ## the AVX-512 kernels on an emulated CPU (needs nasm and bochs)
+	$(GO) -C bench run ./bochs
+
+mca: ## model the kernels' inner loops with llvm-mca (needs llvm)
+	$(GO) -C bench run ./mca
+
 clean: ## remove what make built
 	rm -rf bin .cache
 
-.PHONY: help build run test test-purego race test-arm64 vet generate check-generate fuzz clean
+.PHONY: help build run test test-purego race test-arm64 vet generate check-generate fuzz interop test-avx512 mca clean

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +15,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/iouring/datanode"
@@ -78,17 +83,24 @@ type served struct {
 	cmd  *exec.Cmd
 	dir  string
 	addr string
+	out  string // what it printed before the address
 	log  *bytes.Buffer
 }
 
+// serve starts a datanode in a new directory.
 func serve(t *testing.T, listen string, flags ...string) *served {
+	t.Helper()
+	return serveDir(t, t.TempDir(), listen, flags...)
+}
+
+func serveDir(t *testing.T, dir, listen string, flags ...string) *served {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &served{dir: t.TempDir(), log: new(bytes.Buffer)}
-	s.cmd = exec.Command(exe, append([]string{"serve", "--dir", s.dir, "--listen", listen}, flags...)...)
+	s := &served{dir: dir, log: new(bytes.Buffer)}
+	s.cmd = exec.Command(exe, append([]string{"serve", "--dir", dir, "--listen", listen}, flags...)...)
 	s.cmd.Env = append(os.Environ(), "BLOCKPATH_TEST_COMMAND=1")
 	s.cmd.Stderr = s.log
 	stdout, err := s.cmd.StdoutPipe()
@@ -108,8 +120,8 @@ func serve(t *testing.T, listen string, flags ...string) *served {
 	for buf := make([]byte, 256); ; {
 		n, err := stdout.Read(buf)
 		printed = append(printed, buf[:n]...)
-		if _, rest, ok := strings.Cut(string(printed), "listening "); ok && strings.HasSuffix(rest, "\n") {
-			s.addr = strings.TrimSpace(rest)
+		if before, rest, ok := strings.Cut(string(printed), "listening "); ok && strings.HasSuffix(rest, "\n") {
+			s.out, s.addr = before, strings.TrimSpace(rest)
 			return s
 		}
 		if err != nil {
@@ -243,6 +255,91 @@ func TestServeSignals(t *testing.T) {
 	}
 }
 
+// The page of metrics parses, passes the linter and counts.
+func TestMetrics(t *testing.T) {
+	node := serve(t, "127.0.0.1:0", "--metrics", "127.0.0.1:0")
+	dir := t.TempDir()
+	path, manifest := randomFile(t, dir, "file", 100000), filepath.Join(dir, "manifest")
+	must(t, "put", path, "--to", node.addr, "--manifest", manifest, "--sync", "--packet-size", "64KiB")
+	must(t, "get", manifest, "--from", node.addr, "-o", filepath.Join(dir, "back"))
+
+	_, at, ok := strings.Cut(node.out, "metrics ")
+	if !ok {
+		t.Fatalf("serve printed %q", node.out)
+	}
+	fetch := func(path string) []byte {
+		res, err := http.Get("http://" + strings.TrimSpace(at) + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s, %v", path, res.Status, err)
+		}
+		return b
+	}
+	page := fetch("/metrics")
+	if problems, err := promlint.New(bytes.NewReader(page)).Lint(); err != nil || len(problems) > 0 {
+		t.Errorf("promlint: %v, %v", problems, err)
+	}
+	families, err := new(expfmt.TextParser).TextToMetricFamilies(bytes.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := func(name string) float64 {
+		f := families[name]
+		if f == nil {
+			t.Errorf("%s is missing", name)
+			return 0
+		}
+		switch m := f.Metric[0]; {
+		case m.Counter != nil:
+			return m.Counter.GetValue()
+		case m.Gauge != nil:
+			return m.Gauge.GetValue()
+		case m.Histogram != nil:
+			return float64(m.Histogram.GetSampleCount())
+		}
+		return -1
+	}
+	for name, want := range map[string]float64{
+		"blockpath_store_bytes_written_total":   100000,
+		"blockpath_store_bytes_read_total":      100000,
+		"blockpath_store_packets_written_total": 3, // two with data, the last one
+		"blockpath_store_checksum_errors_total": 0,
+		"blockpath_store_syncs_total":           1,
+		"blockpath_store_sync_seconds":          1,
+		"blockpath_server_acks_total":           3,
+		"blockpath_server_write_requests_total": 1,
+		"blockpath_server_read_requests_total":  1,
+		"blockpath_arena_bytes":                 64 << 20,
+		"blockpath_backend_info":                1,
+		"blockpath_checksum_kernel_info":        1,
+	} {
+		if got := value(name); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	if got := value("blockpath_store_flush_seconds"); got < 1 || got > 2 {
+		t.Errorf("%v flushes", got)
+	}
+	if got := value("blockpath_backend_writes_total"); got < 2 {
+		t.Errorf("%v writes of the backend", got)
+	}
+	var vars struct {
+		Store struct {
+			Written int64 `json:"bytes_written"`
+		} `json:"store"`
+	}
+	if err := json.Unmarshal(fetch("/debug/vars"), &vars); err != nil || vars.Store.Written != 100000 {
+		t.Errorf("expvar: %v, %v", vars, err)
+	}
+	if code := node.stop(t, syscall.SIGTERM); code != 0 {
+		t.Errorf("exit code %d\n%s", code, node.log)
+	}
+}
+
 // What SIGKILL leaves is served again.
 func TestServeAgain(t *testing.T) {
 	socket := "unix:" + filepath.Join(t.TempDir(), "socket")
@@ -309,6 +406,31 @@ func TestDamage(t *testing.T) {
 				t.Errorf("get wrote %d bytes that are not the file's beginning", len(got))
 			}
 		})
+	}
+}
+
+// Where one replica is damaged in mid-block, another goes on.
+func TestFailover(t *testing.T) {
+	first := serve(t, "127.0.0.1:0")
+	dir := t.TempDir()
+	path, manifest := randomFile(t, dir, "file", 3<<20+77), filepath.Join(dir, "manifest")
+	must(t, "put", path, "--to", first.addr, "--manifest", manifest, "--block-size", "2MiB", "--sha256")
+	first.stop(t, syscall.SIGTERM)
+	copied := filepath.Join(dir, "copy")
+	if err := os.CopyFS(copied, os.DirFS(first.dir)); err != nil {
+		t.Fatal(err)
+	}
+	blocks, _ := blockFiles(t, first.dir)
+	for _, b := range blocks {
+		flip(t, b, 900000)
+	}
+	damaged, whole := serveDir(t, first.dir, "127.0.0.1:0"), serveDir(t, copied, "127.0.0.1:0")
+	back := filepath.Join(dir, "back")
+	fails(t, 1, []string{"offset 899584"}, "get", manifest, "--from", damaged.addr, "-o", back)
+	must(t, "get", manifest, "--from", damaged.addr, "--from", whole.addr, "-o", back)
+	want, _ := os.ReadFile(path)
+	if got, err := os.ReadFile(back); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("the file did not come back as it was: %v", err)
 	}
 }
 

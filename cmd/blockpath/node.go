@@ -18,6 +18,15 @@ import (
 // shutdownGrace is how long requests may go on after the signal to stop.
 const shutdownGrace = 20 * time.Second
 
+// A nodeConfig says what startNode starts.
+type nodeConfig struct {
+	dirs    []string
+	listen  string // HOST:PORT or unix:PATH
+	backend iouring.Choice
+	metrics string // HOST:PORT or unix:PATH; "" serves none
+	log     *slog.Logger
+}
+
 // A node is a datanode in this process.
 type node struct {
 	backend  iouring.Backend
@@ -25,33 +34,48 @@ type node struct {
 	server   *datanode.Server
 	listener net.Listener
 	served   chan error
+	metrics  *metricsServer // nil: none
 }
 
-// startNode opens a store in dirs and serves it on addr.
-func startNode(dirs []string, addr string, backend iouring.Choice, log *slog.Logger) (_ *node, err error) {
+// startNode opens a store and serves it.
+func startNode(cfg nodeConfig) (_ *node, err error) {
 	n := &node{served: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			n.close()
 		}
 	}()
-	if n.backend, err = iouring.Open(iouring.Config{Backend: backend}); err != nil {
+	if n.backend, err = iouring.Open(iouring.Config{Backend: cfg.backend}); err != nil {
 		return nil, err
 	}
-	if n.store, err = datanode.OpenStore(datanode.StoreConfig{Dirs: dirs, Backend: n.backend, Logger: log}); err != nil {
+	m, err := newMetrics()
+	if err != nil {
 		return nil, err
 	}
-	if n.listener, err = listen(addr); err != nil {
+	n.store, err = datanode.OpenStore(datanode.StoreConfig{
+		Dirs: cfg.dirs, Backend: n.backend, Logger: cfg.log, Flushed: m.flushed, Synced: m.synced,
+	})
+	if err != nil {
 		return nil, err
 	}
-	n.server = datanode.NewServer(n.store, datanode.ServerConfig{Logger: log})
+	if n.listener, err = listen(cfg.listen); err != nil {
+		return nil, err
+	}
+	server := datanode.NewServer(n.store, datanode.ServerConfig{Logger: cfg.log})
+	if cfg.metrics != "" {
+		if err = m.serve(cfg.metrics, n.backend, n.store, server); err != nil {
+			return nil, err
+		}
+		n.metrics = m
+	}
+	n.server = server
 	go func() { n.served <- n.server.Serve(n.listener) }()
 	return n, nil
 }
 
-// addr returns the address that startNode listens on, as flags take it.
-func (n *node) addr() string {
-	a := n.listener.Addr()
+// addressOf returns where l listens, as flags take it.
+func addressOf(l net.Listener) string {
+	a := l.Addr()
 	if a.Network() == "unix" {
 		return "unix:" + a.String()
 	}
@@ -62,7 +86,11 @@ func (n *node) addr() string {
 func (n *node) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 	defer cancel()
-	return errors.Join(n.server.Shutdown(ctx), n.close())
+	err := n.server.Shutdown(ctx)
+	if n.metrics != nil {
+		err = errors.Join(err, n.metrics.server.Shutdown(ctx))
+	}
+	return errors.Join(err, n.close())
 }
 
 // close closes what is open but the server.

@@ -52,7 +52,9 @@ func newRoundtrip() *cobra.Command {
 				return err
 			}
 			defer os.RemoveAll(dir)
-			n, err := startNode([]string{filepath.Join(dir, "data")}, "127.0.0.1:0", choice, slog.New(slog.DiscardHandler))
+			n, err := startNode(nodeConfig{
+				dirs: []string{filepath.Join(dir, "data")}, listen: "127.0.0.1:0", backend: choice, log: slog.New(slog.DiscardHandler),
+			})
 			if err != nil {
 				return err
 			}
@@ -83,7 +85,7 @@ func roundtrip(ctx context.Context, path string, n *node, cfg client.PutConfig, 
 	r.Put.Kernel, r.Get.Kernel = kernelFor(cfg.Chunks, "put"), kernelFor(cfg.Chunks, "copyverify")
 	cfg.Pool = client.RandomPool()
 	m := client.NewManifest(cfg.Pool, cfg.Chunks)
-	to := []string{n.addr()}
+	to := []string{addressOf(n.listener)}
 
 	watch := startWatch()
 	f, err := putFile(ctx, path, filepath.Base(path), to, cfg, &r.Put, stderr)

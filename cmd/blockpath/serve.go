@@ -12,7 +12,7 @@ import (
 
 func newServe() *cobra.Command {
 	var dirs []string
-	var addr, backend string
+	var addr, backend, metrics string
 	cmd := &cobra.Command{
 		Use:   "serve --dir DIR --listen ADDR",
 		Short: "Serve a block store until SIGTERM or SIGINT",
@@ -28,12 +28,19 @@ code is 0.`,
 			if err != nil {
 				return err
 			}
-			n, err := startNode(dirs, addr, choice, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			n, err := startNode(nodeConfig{
+				dirs: dirs, listen: addr, backend: choice, metrics: metrics,
+				log: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)),
+			})
 			if err != nil {
 				return err
 			}
 			caps := n.backend.Capabilities()
-			fmt.Fprintf(cmd.OutOrStdout(), "backend %s: %s\nlistening %s\n", caps.Backend, caps.Reason, n.addr())
+			fmt.Fprintf(cmd.OutOrStdout(), "backend %s: %s\n", caps.Backend, caps.Reason)
+			if n.metrics != nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "metrics %s\n", addressOf(n.metrics.listener))
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "listening %s\n", addressOf(n.listener))
 			select {
 			case <-cmd.Context().Done():
 				return n.stop()
@@ -44,6 +51,7 @@ code is 0.`,
 	}
 	cmd.Flags().StringArrayVar(&dirs, "dir", nil, "data directory; may be repeated")
 	cmd.Flags().StringVar(&addr, "listen", "", "HOST:PORT or unix:PATH")
+	cmd.Flags().StringVar(&metrics, "metrics", "", "serve Prometheus text at /metrics and expvar at /debug/vars on this address")
 	addBackendFlag(cmd, &backend)
 	return cmd
 }
