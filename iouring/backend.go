@@ -211,22 +211,28 @@ func (b *backend) ReadAt(ctx context.Context, f *File, buf Buffer, off int64) (i
 			b.stat.Add2(statReads, 1, statReadBytes, int64(done))
 			return done, io.EOF
 		default:
-			done, tries = done+n, 0
+			before := done
+			done += n
 			if done < buf.Len() {
 				b.stat.Add(statShort, 1)
+				if f.direct {
+					// The kernel reads the unaligned end of a file but does not take an
+					// unaligned offset to find out that there is no more.
+					end, err := f.f.Stat()
+					if err != nil {
+						return fail(done, err)
+					}
+					if off+int64(done) >= end.Size() {
+						b.stat.Add2(statReads, 1, statReadBytes, int64(done))
+						return done, io.EOF
+					}
+					done -= done % f.align
+				}
 			}
-			if done < buf.Len() && f.direct {
-				// The kernel reads the unaligned end of a file but does not take an
-				// unaligned offset to find out that there is no more.
-				end, err := f.f.Stat()
-				if err != nil {
-					return fail(done, err)
-				}
-				if off+int64(done) >= end.Size() {
-					b.stat.Add2(statReads, 1, statReadBytes, int64(done))
-					return done, io.EOF
-				}
-				done -= done % directAlign
+			if done > before {
+				tries = 0
+			} else if !b.again(ctx, unix.EAGAIN, &tries) {
+				return fail(done, io.ErrNoProgress)
 			}
 		}
 	}
@@ -272,12 +278,16 @@ func (b *backend) WriteAt(ctx context.Context, f *File, bs []Buffer, off int64) 
 		case n == 0:
 			return fail(done, io.ErrShortWrite)
 		default:
-			done, tries = done+n, 0
+			before := done
+			done += n
 			if done < total {
 				b.stat.Add(statShort, 1)
+				done -= done % f.align
 			}
-			if done < total && f.direct {
-				done -= done % directAlign
+			if done > before {
+				tries = 0
+			} else if !b.again(ctx, unix.EAGAIN, &tries) {
+				return fail(done, io.ErrNoProgress)
 			}
 		}
 	}

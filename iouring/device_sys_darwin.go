@@ -2,10 +2,12 @@ package iouring
 
 import "golang.org/x/sys/unix"
 
-const directAlign = 4096
-
 // There is no O_DIRECT on darwin.
 func isDirect(int) (bool, error) { return false, nil }
+
+func directAlign(int) (int, bool) { return 0, true }
+
+func reopenDirect(*File) *File { return nil }
 
 func adviseHuge([]byte) {}
 

@@ -1,6 +1,8 @@
 package iouring
 
 import (
+	"fmt"
+	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -10,12 +12,42 @@ import (
 // rest. It keeps the vector on the stack.
 const maxVec = 64
 
-// directAlign is a block size that no O_DIRECT alignment is larger than.
-const directAlign = 4096
-
 func isDirect(fd int) (bool, error) {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	return flags&unix.O_DIRECT != 0, err
+}
+
+// directAlign asks the file system which offsets O_DIRECT accepts; 0 means that
+// it has no O_DIRECT. Kernels before 6.1 do not know.
+func directAlign(fd int) (align int, known bool) {
+	var st unix.Statx_t
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st); err != nil || st.Mask&unix.STATX_DIOALIGN == 0 {
+		return 0, false
+	}
+	return int(st.Dio_offset_align), true
+}
+
+// reopenDirect opens the file again with O_DIRECT, or returns nil.
+func reopenDirect(f *File) *File {
+	if align, known := directAlign(f.fd); known && align == 0 {
+		return nil
+	}
+	flags, err := unix.FcntlInt(uintptr(f.fd), unix.F_GETFL, 0)
+	if err != nil {
+		return nil
+	}
+	// By descriptor: the file may have another name by now, or none.
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", f.fd), flags&unix.O_ACCMODE|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	file := os.NewFile(uintptr(fd), f.Name())
+	d, err := NewFile(file)
+	if err != nil {
+		file.Close()
+		return nil
+	}
+	return d
 }
 
 func adviseHuge(mem []byte) {

@@ -20,7 +20,7 @@ type IOError struct {
 	Offset int64  // where the operation began
 	Length int64  // bytes asked for
 	Done   int64  // bytes done from Offset on before Err
-	Err    error  // a unix.Errno, a context's error, io.ErrShortWrite, os.ErrClosed or ErrClosed
+	Err    error  // a unix.Errno, a context's error, io.ErrShortWrite, io.ErrNoProgress, os.ErrClosed or ErrClosed
 
 	// Sticky says that nothing was tried because an earlier datasync of the file
 	// failed, with the error told again here.

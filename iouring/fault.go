@@ -22,7 +22,8 @@ type Fault struct {
 	Err error
 
 	// Short does only so many bytes, if it is more than 0 and less than the
-	// operation has.
+	// operation has. With O_DIRECT the kernel takes whole blocks: the block that
+	// Short ends in is done, but only Short is told.
 	Short int
 
 	// ErrAfter fails the try although it has been done.
@@ -52,7 +53,7 @@ type faultDevice struct {
 func (d *faultDevice) read(ctx context.Context, f *File, b Buffer, off int64) (int, error) {
 	fault := d.plan(FaultOp{Op: opRead, File: f.Name(), Offset: off, Length: b.Len()})
 	if fault.Short > 0 && fault.Short < b.Len() {
-		b.n = uint32(fault.Short)
+		b.n = uint32(fault.blocks(f))
 	}
 	return fault.apply(func() (int, error) { return d.device.read(ctx, f, b, off) })
 }
@@ -64,9 +65,14 @@ func (d *faultDevice) write(ctx context.Context, f *File, bs []Buffer, skip int,
 	}
 	fault := d.plan(FaultOp{Op: opWrite, File: f.Name(), Offset: off, Length: left})
 	if fault.Short > 0 && fault.Short < left {
-		bs = head(bs, skip+fault.Short)
+		bs = head(bs, skip+fault.blocks(f))
 	}
 	return fault.apply(func() (int, error) { return d.device.write(ctx, f, bs, skip, off) })
+}
+
+// blocks returns Short rounded up to what the file takes.
+func (f Fault) blocks(file *File) int {
+	return (f.Short + file.align - 1) / file.align * file.align
 }
 
 // head returns the first n bytes of bs.
@@ -92,6 +98,9 @@ func (f Fault) apply(do func() (int, error)) (int, error) {
 	time.Sleep(f.Delay)
 	if f.ErrAfter != nil {
 		return 0, f.ErrAfter
+	}
+	if f.Short > 0 {
+		n = min(n, f.Short)
 	}
 	return n, err
 }

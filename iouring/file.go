@@ -3,10 +3,16 @@
 package iouring
 
 import (
+	"errors"
 	"math"
 	"os"
+	"sync"
 	"sync/atomic"
 )
+
+// defaultAlign is a block size that O_DIRECT accepts where the kernel does not
+// say which it wants.
+const defaultAlign = 4096
 
 // A gate counts who is inside and, once closed, lets nobody in.
 type gate struct {
@@ -66,8 +72,12 @@ type File struct {
 	f      *os.File
 	fd     int
 	direct bool
+	align  int // of O_DIRECT, or 1
 	ops    gate
-	failed atomic.Pointer[IOError]
+	failed *atomic.Pointer[IOError]
+
+	once sync.Once
+	twin *File // the same file with O_DIRECT, if that can be had
 
 	noNowait atomic.Bool // the file system does not say what is cached
 }
@@ -89,12 +99,17 @@ func NewFile(f *os.File) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	file := &File{f: f}
+	file := &File{f: f, align: 1, failed: new(atomic.Pointer[IOError])}
 	file.ops.init()
 	var flagsErr error
 	err = rc.Control(func(fd uintptr) {
 		file.fd = int(fd)
-		file.direct, flagsErr = isDirect(int(fd))
+		if file.direct, flagsErr = isDirect(int(fd)); file.direct {
+			file.align = defaultAlign
+			if align, known := directAlign(int(fd)); known && align > 0 {
+				file.align = align
+			}
+		}
 	})
 	if err == nil {
 		err = flagsErr
@@ -115,6 +130,31 @@ func (f *File) Name() string { return f.f.Name() }
 // Direct reports whether the file was opened with O_DIRECT.
 func (f *File) Direct() bool { return f.direct }
 
+// Align returns what offsets and lengths of reads and writes must be multiples
+// of: the block size of O_DIRECT, or 1 without it. The file system says it
+// (statx, STATX_DIOALIGN); where it does not, it is 4096. Only the read that
+// reaches the end of the file may come out shorter.
+func (f *File) Align() int { return f.align }
+
+// OpenDirect returns the same file opened with O_DIRECT. It is opened when it
+// is first asked for, shares the memory of a failed datasync with f, and is
+// closed with f. Where the file system cannot do it, or f has been closed,
+// OpenDirect returns f: ask the result for Direct and Align.
+func (f *File) OpenDirect() *File {
+	if f.direct || !f.ops.enter() {
+		return f
+	}
+	defer f.ops.leave()
+	f.once.Do(func() {
+		f.twin = f
+		if d := reopenDirect(f); d != nil {
+			d.failed = f.failed
+			f.twin = d
+		}
+	})
+	return f.twin
+}
+
 // Err returns the failure of an earlier datasync, an *IOError, or nil.
 func (f *File) Err() error {
 	if e := f.failed.Load(); e != nil {
@@ -129,7 +169,11 @@ func (f *File) Close() error {
 	if !f.ops.close() {
 		return &os.PathError{Op: "close", Path: f.Name(), Err: os.ErrClosed}
 	}
-	return f.f.Close()
+	var err error
+	if f.twin != nil && f.twin != f {
+		err = f.twin.Close()
+	}
+	return errors.Join(err, f.f.Close())
 }
 
 // stuck returns the error of a write or datasync that a failed datasync
