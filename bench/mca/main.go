@@ -28,33 +28,63 @@ import (
 	"github.com/blockpath/blockpath/bench/internal/lab"
 )
 
-// A cpu is a scheduling model of LLVM, and the kernels that the CPU can run.
+// A cpu is a scheduling model of LLVM.
 type cpu struct {
 	model, microarchitecture, vendor string
-	kernels                          []string
+	widest                           width
 }
+
+// width is the instruction set of a kernel, or the widest of a CPU.
+type width int
+
+const (
+	sse width = iota // SSE4.2 and PCLMULQDQ
+	ymm              // AVX2 and VPCLMULQDQ
+	zmm              // AVX-512, VPCLMULQDQ and GFNI
+)
 
 var cpus = []cpu{
-	{"haswell", "Haswell", "Intel", []string{"sse42"}},
-	{"skylake-avx512", "Skylake-X", "Intel", []string{"sse42"}},
-	{"icelake-server", "Ice Lake", "Intel", []string{"sse42", "vpclmul", "avx512"}},
-	{"sapphirerapids", "Sapphire Rapids", "Intel", []string{"sse42", "vpclmul", "avx512"}},
-	{"znver2", "Zen 2", "AMD", []string{"sse42"}},
-	{"znver3", "Zen 3", "AMD", []string{"sse42", "vpclmul"}},
-	{"znver4", "Zen 4", "AMD", []string{"sse42", "vpclmul", "avx512"}},
+	{"haswell", "Haswell", "Intel", sse},
+	{"skylake-avx512", "Skylake-X", "Intel", sse},
+	{"icelake-server", "Ice Lake", "Intel", zmm},
+	{"sapphirerapids", "Sapphire Rapids", "Intel", zmm},
+	{"znver2", "Zen 2", "AMD", sse},
+	{"znver3", "Zen 3", "AMD", ymm},
+	{"znver4", "Zen 4", "AMD", zmm},
 }
 
-// A loop is one inner loop of a generated function. The generator does not say
-// how much data an iteration takes, so that stands here.
+// A loop is the inner loop of a generated function. The code does not say how
+// much data an iteration takes, so that stands here: chunks at once times bytes
+// of each.
 type loop struct {
-	kernel, function string
-	number           int // which of the function's inner loops, from 0
-	bytes            int // of data per iteration
+	width    width
+	function string
+	bytes    int
 }
 
 var loops = []loop{
-	{"sse42", "castagnoliUpdate", 0, 32},
-	{"sse42", "castagnoliChunks", 0, 6 * 32},
+	{sse, "castagnoliUpdate", 32},
+	{sse, "castagnoliChunks", 6 * 32},
+	{sse, "sse42Update", 16},
+	{sse, "sse42Dot", 2 * 16},
+	{sse, "sse42DotCopy", 2 * 16},
+	{sse, "sse42Fused", 6 * 32},
+	{ymm, "vpclmulUpdate", 32},
+	{ymm, "vpclmulDot", 2 * 32},
+	{ymm, "vpclmulDotCopy", 2 * 32},
+	{ymm, "vpclmulFused", 6 * 64},
+	{ymm, "vpclmulEliminate512", 2 * 512},
+	{ymm, "vpclmulEliminate1024", 2 * 1024},
+	{ymm, "vpclmulEliminate2048", 2 * 2048},
+	{ymm, "vpclmulEliminate4096", 2 * 4096},
+	{zmm, "avx512Update", 64},
+	{zmm, "avx512Dot", 4 * 64},
+	{zmm, "avx512DotCopy", 4 * 64},
+	{zmm, "avx512V12S3_512", 15 * 64},
+	{zmm, "avx512V6S9_512", 15 * 64},
+	{zmm, "avx512Affine", 4 * 128},
+	{zmm, "avx512AffineAhead", 4 * 128},
+	{zmm, "avx512AffineCopy", 4 * 128},
 }
 
 const pkg = "github.com/blockpath/blockpath/crc/asm."
@@ -89,23 +119,22 @@ func run(ctx context.Context, out io.Writer) error {
 	for _, c := range cpus {
 		r := lab.NewReport("crc", out)
 		r.Machine = lab.Machine{Model: c.model, Vendor: c.vendor, Microarchitecture: c.microarchitecture,
-			Caches: map[string]int64{}, OS: "linux", Arch: "amd64", Go: r.Machine.Go}
+			Features: []string{}, Caches: map[string]int64{}, OS: "linux", Arch: "amd64", Go: r.Machine.Go}
 		r.Printf("%s, modelled by llvm-mca, %s, bytes per cycle\n", c.microarchitecture, number)
 		for _, l := range loops {
-			if !slices.Contains(c.kernels, l.kernel) {
+			if l.width > c.widest {
 				continue
 			}
-			inner := innerLoops(bodies[l.function])
-			if l.number >= len(inner) {
-				return fmt.Errorf("%s has %d inner loops, wanted number %d", l.function, len(inner), l.number)
+			body, err := innerLoop(bodies[l.function])
+			if err != nil {
+				return fmt.Errorf("%s: %w", l.function, err)
 			}
-			cycles, err := model(ctx, mca, c.model, inner[l.number])
+			cycles, err := model(ctx, mca, c.model, body)
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", c.model, l.function, err)
 			}
-			name := fmt.Sprintf("modelled/%s/%s/loop=%d/bytes-per-cycle", l.kernel, l.function, l.number)
-			r.Metric(name, float64(l.bytes)/cycles)
-			r.Printf("  %-10s %-28s loop %d %8.2f\n", l.kernel, l.function, l.number, float64(l.bytes)/cycles)
+			r.Metric("modelled/"+l.function+"/bytes-per-cycle", float64(l.bytes)/cycles)
+			r.Printf("  %-22s %6.2f\n", l.function, float64(l.bytes)/cycles)
 		}
 		if err := write(filepath.Join("results", "modelled", c.model, "crc.json"), r, "llvm-mca, "+number); err != nil {
 			return err
@@ -208,10 +237,9 @@ func disassemble(ctx context.Context, objdump string) (map[string][]instruction,
 	return bodies, nil
 }
 
-// innerLoops returns the bodies of the loops that have no loop inside, in the
-// order of their jumps.
-func innerLoops(body []instruction) (inner [][]instruction) {
-	first := uint64(0) // jumps back to before the last jump back close outer loops
+// innerLoop returns the body of the only loop that has no loop inside.
+func innerLoop(body []instruction) (inner []instruction, err error) {
+	end := uint64(0) // a jump to before the last jump back closes an outer loop
 	for i, in := range body {
 		operation, target, _ := strings.Cut(in.text, "\t")
 		if !strings.HasPrefix(operation, "j") {
@@ -221,15 +249,19 @@ func innerLoops(body []instruction) (inner [][]instruction) {
 		if err != nil || to > in.addr {
 			continue
 		}
-		if to >= first {
+		if to >= end {
 			from := slices.IndexFunc(body, func(x instruction) bool { return x.addr == to })
-			if from >= 0 {
-				inner = append(inner, body[from:i+1])
+			if from < 0 || inner != nil {
+				return nil, fmt.Errorf("the jump at %#x is of another inner loop than the one known", in.addr)
 			}
+			inner = body[from : i+1]
 		}
-		first = in.addr
+		end = in.addr
 	}
-	return inner
+	if inner == nil {
+		return nil, errors.New("no loop")
+	}
+	return inner, nil
 }
 
 // model returns the cycles that one iteration takes in a long run.
@@ -238,7 +270,7 @@ func model(ctx context.Context, mca, cpu string, body []instruction) (float64, e
 	for _, in := range body {
 		fmt.Fprintln(&source, in.text)
 	}
-	cmd := exec.CommandContext(ctx, mca, "-mtriple=x86_64-linux-gnu", "-mcpu="+cpu, "-iterations=1000", "-json")
+	cmd := exec.CommandContext(ctx, mca, "-mtriple=x86_64-linux-gnu", "-mcpu="+cpu, "-iterations=200", "-json")
 	cmd.Stdin = &source
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
