@@ -29,9 +29,6 @@ func (a *Ack) Status(i int) Status {
 	return a.Replies[i]
 }
 
-// Congested reports whether node i asks the writer to slow down.
-func (a *Ack) Congested(i int) bool { return i < len(a.Flags) && a.Flags[i]>>5&3 == 3 }
-
 // Append appends the ack and before it its length. Hadoop always sends
 // Replies, Flags with the same statuses, and the time even if it is 0.
 func (a *Ack) Append(dst []byte) []byte {

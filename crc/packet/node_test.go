@@ -19,7 +19,6 @@ import (
 // protocol, and reassembles the block.
 type node struct {
 	chunks   crc.Chunks
-	strict   bool // packets are full until the block ends or a flush
 	behave   func(n int, h Header) action
 	response *BlockOpResponse // nil: success
 

@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -231,6 +232,107 @@ func TestWriterAppend(t *testing.T) {
 		}
 		if w.Block().Stamp != req.LatestStamp {
 			t.Errorf("stamp %d", w.Block().Stamp)
+		}
+	}
+}
+
+// recordHeaders acks everything and keeps only the headers.
+func recordHeaders(headers *[]Header) func(io.ReadWriteCloser) error {
+	return func(c io.ReadWriteCloser) error {
+		defer c.Close()
+		in := bufio.NewReader(c)
+		if _, err := ReadRequest(in, 0); err != nil {
+			return err
+		}
+		ok := BlockOpResponse{HasFirstBadLink: true}
+		c.Write(ok.Append(nil))
+		rec := NewReceiver(in, 0)
+		for {
+			h, sumsLen, err := rec.Next()
+			if err != nil {
+				return err
+			}
+			if _, _, err := rec.Body(make([]byte, sumsLen+h.DataLen)); err != nil {
+				return err
+			}
+			*headers = append(*headers, h)
+			a := Ack{Seqno: h.Seqno, Replies: []Status{Success}}
+			c.Write(a.Append(nil))
+			if h.Last {
+				return nil
+			}
+		}
+	}
+}
+
+// Blocks and offsets above 2 and 4 GiB, and the last packets of such a block.
+func TestWriterHugeBlock(t *testing.T) {
+	checkLeaks(t, nil)
+	const size = 9 << 30
+	for _, base := range []int64{3<<30 + 100, 5 << 30, size - 100000, size - 100} {
+		var headers []Header
+		conn, served := dial(t, "tcp", recordHeaders(&headers))
+		req := createRequest(size)
+		req.Stage, req.MinBytesRcvd, req.MaxBytesRcvd, req.LatestStamp = SetupAppend, base, base, 1002
+		w, err := NewWriter(deadline(t), conn, req, WriterConfig{StreamConfig: StreamConfig{PacketSize: 1 << 30, MaxPacketLen: 1 << 20}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := w.Write(make([]byte, 3<<20))
+		want := min(int64(3<<20), size-base)
+		if int64(n) != want || (err == ErrBlockFull) != (want < 3<<20) {
+			t.Fatalf("%d bytes, %v", n, err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-served; err != nil {
+			t.Fatal(err)
+		}
+		at := base
+		for i, h := range headers {
+			if h.Offset != at || i == 0 && base%512 != 0 && h.DataLen > int(512-base%512) {
+				t.Errorf("block from %d: packet %d is %+v, expected offset %d", base, i, h, at)
+			}
+			at += int64(h.DataLen)
+		}
+		if at != base+want || w.Acked() != at {
+			t.Errorf("ends at %d", at)
+		}
+	}
+}
+
+// A stream's blocks all begin with a full packet, and keep the size that the
+// stream has grown to.
+func TestStreamAcrossBlocks(t *testing.T) {
+	pool := NewPool(PoolConfig{})
+	checkLeaks(t, pool)
+	s, err := NewStream(deadline(t), StreamConfig{Pool: pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	full := 126
+	for i := range 4 {
+		var headers []Header
+		conn, served := dial(t, "tcp", recordHeaders(&headers))
+		w, err := NewWriter(deadline(t), conn, createRequest(4<<20), WriterConfig{Stream: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.full < full {
+			t.Errorf("block %d begins with %d chunks after %d", i, s.full, full)
+		}
+		full = s.full
+		if _, err := w.Write(make([]byte, 4<<20)); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-served
+		if headers[0].DataLen != full*512 {
+			t.Errorf("block %d begins with a packet of %d bytes, want %d", i, headers[0].DataLen, full*512)
 		}
 	}
 }
