@@ -88,22 +88,25 @@ func KindFromWire(id byte) (Kind, error) {
 
 // poly returns the kernel polynomial of k, which must not be None.
 func (k Kind) poly() asm.Poly {
-	switch k {
-	case CRC32C:
-		return asm.Castagnoli
-	case CRC32:
-		return asm.IEEE
+	if k > CRC32 {
+		panicNoPoly(k)
 	}
-	panic("crc: " + k.String() + " has no polynomial")
+	return asm.Poly(k)
 }
+
+// The two numberings agree.
+var _ = [1]struct{}{}[uint8(CRC32C)-uint8(asm.Castagnoli)|uint8(CRC32)-uint8(asm.IEEE)]
+
+func panicNoPoly(k Kind) { panic("crc: " + k.String() + " has no polynomial") }
 
 // Update returns the CRC of the message whose CRC is sum followed by p. The
 // CRC of the empty message is 0. It panics if k is not CRC32C or CRC32.
 func Update(k Kind, sum uint32, p []byte) uint32 {
-	return update(k.poly(), sum, p)
+	poly := k.poly()
+	return updates[poly&1][class(len(p), lengthClasses)].Update(poly, sum, p)
 }
 
 // Checksum returns the CRC of p. It panics if k is not CRC32C or CRC32.
 func Checksum(k Kind, p []byte) uint32 {
-	return update(k.poly(), 0, p)
+	return Update(k, 0, p)
 }

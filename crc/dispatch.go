@@ -50,8 +50,10 @@ type table [2][operations][chunkClasses][lengthClasses]asm.Kernel
 // of the CPU.
 var chosen = choose(rules[:], func(k asm.Kernel) bool { return k.Available() && k.Suits() })
 
-func choose(rules []rule, usable func(asm.Kernel) bool) *table {
-	t := new(table)
+// updates is chosen's part for opUpdate, which has no chunks, in one piece.
+var updates = [2][lengthClasses]asm.Kernel{chosen[0][opUpdate][0], chosen[1][opUpdate][0]}
+
+func choose(rules []rule, usable func(asm.Kernel) bool) (t table) {
 	for _, r := range rules {
 		if !usable(r.kernel) {
 			continue
@@ -71,10 +73,6 @@ func class(n, classes int) int { return min(bits.Len(uint(n)), classes-1) }
 
 func kernel(p asm.Poly, op operation, chunk, length int) asm.Kernel {
 	return chosen[p][op][class(chunk, chunkClasses)][class(length, lengthClasses)]
-}
-
-func update(p asm.Poly, sum uint32, b []byte) uint32 {
-	return kernel(p, opUpdate, 0, len(b)).Update(p, sum, b)
 }
 
 func put(p asm.Poly, sums, data []byte, chunk int) {

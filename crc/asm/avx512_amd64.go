@@ -5,6 +5,7 @@
 package asm
 
 // avx512Update adds the n bytes at src, 16 to 4096, to the CRC crc, as updateGeneric does.
+// t is the polynomial's constants.
 //
 //go:noescape
 func avx512Update(crc uint32, src *byte, n int, t *uint64) uint32

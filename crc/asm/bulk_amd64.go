@@ -10,6 +10,8 @@ import (
 const (
 	// minDot is the shortest message that the dot product takes.
 	minDot = 16
+	// minDotCastagnoli is the length from which it beats one chain of crc32q.
+	minDotCastagnoli = 112
 	// streamAlign is what the destination and the chunk size must be multiples
 	// of for stores around the cache.
 	streamAlign = 64
@@ -51,7 +53,7 @@ func (k Kernel) bulk(p Poly, dst, sums, src []byte, chunk int, nonTemporal bool)
 			b = dst[:copy(dst[:n], b)]
 			dst = dst[n:]
 		}
-		binary.BigEndian.PutUint32(sums, k.update(p, 0, b))
+		binary.BigEndian.PutUint32(sums, k.Update(p, 0, b))
 		src, sums = src[n:], sums[4:]
 	}
 }
@@ -59,12 +61,6 @@ func (k Kernel) bulk(p Poly, dst, sums, src []byte, chunk int, nonTemporal bool)
 // update adds b to a CRC: blocks of a popular size as chunks, whose CRCs are
 // then joined, and the rest as messages of at most maxDot bytes.
 func (k Kernel) update(p Poly, crc uint32, b []byte) uint32 {
-	if p == Castagnoli && len(b) < k.shortest() {
-		if len(b) == 0 {
-			return crc
-		}
-		return castagnoliUpdate(crc, &b[0], len(b))
-	}
 	if len(b) > maxDot/2 {
 		crc, b = k.blocks(p, crc, b)
 	}
@@ -77,11 +73,6 @@ func (k Kernel) update(p Poly, crc uint32, b []byte) uint32 {
 		return castagnoliUpdate(crc, &b[0], len(b))
 	}
 	return updateGeneric(p, crc, b)
-}
-
-// shortest is the length from which the dot product beats one chain of crc32q.
-func (k Kernel) shortest() int {
-	return 128
 }
 
 // blocks adds a prefix of b to a CRC, as blocks of the largest popular size of

@@ -224,8 +224,11 @@ func TestCopy(t *testing.T) {
 				want := stdPut(p, src, chunk)
 				whole := buf[:from+n+margin]
 				fill := func() {
-					for i := range whole {
+					for i := range from {
 						whole[i] = 0xA5
+					}
+					for i := range margin {
+						whole[from+n+i] = 0xA5
 					}
 				}
 				check := func(op string) {

@@ -62,10 +62,15 @@ func (k Kernel) Suits() bool { return k < AVX512V6S9 || isZen5 }
 
 // Update returns the CRC of the message whose CRC is crc followed by b.
 func (k Kernel) Update(p Poly, crc uint32, b []byte) uint32 {
-	if k == Generic {
+	switch {
+	case k == Generic:
 		return updateGeneric(p, crc, b)
+	case p == IEEE || len(b) >= minDotCastagnoli:
+		return k.update(p, crc, b)
+	case len(b) == 0:
+		return crc
 	}
-	return k.update(p, crc, b)
+	return castagnoliUpdate(crc, &b[0], len(b))
 }
 
 // Put writes the CRC of each chunk of data to sums.

@@ -126,72 +126,99 @@ func start(k Mem) VecVirtual {
 	return s
 }
 
-// head prepares for chunks of n bytes that begin with a partial row: h is the
-// length of that, mask selects the last h bytes of a row.
-func head(n GPVirtual) (h GPVirtual, mask Register) {
-	h = GP64()
-	MOVQ(n, h)
-	ANDQ(U32(row-1), h)
+// masks sets low to select the first h bytes of a row and high the last h, for h
+// up to 64.
+func masks(h GPVirtual) (low, high Register) {
 	m, up := GP64(), GP64()
 	MOVQ(I32(-1), m)
 	BZHIQ(h, m, m)
+	low, high = K(), K()
+	KMOVQ(m, low)
 	MOVQ(U32(row), up)
 	SUBQ(h, up)
 	SHLXQ(up, m, m)
-	mask = K()
-	KMOVQ(m, mask)
-	return h, mask
+	KMOVQ(m, high)
+	return low, high
+}
+
+// spilled returns what is left of the four bytes in register behind the first
+// h.
+func spilled(register, h GPVirtual) VecVirtual {
+	rest, shift, none, v := GP64(), GP64(), GP64(), ZMM()
+	MOVQ(h, shift)
+	SHLQ(Imm(3), shift)
+	SHRXQ(shift, register, rest)
+	XORL(none.As32(), none.As32())
+	CMPQ(h, Imm(4))
+	CMOVQCC(none, rest)
+	VMOVQ(rest, v.AsX())
+	return v
 }
 
 // single is the dot product over one message.
 func single() {
 	TEXT("avx512Update", NOSPLIT, "func(crc uint32, src *byte, n int, t *uint64) uint32")
 	Pragma("noescape")
-	Doc("avx512Update adds the n bytes at src, 16 to 4096, to the CRC crc, as updateGeneric does.")
+	Doc("avx512Update adds the n bytes at src, 16 to 4096, to the CRC crc, as updateGeneric does.",
+		"t is the polynomial's constants.")
 	crc, t := GP64(), GP64()
 	Load(Param("crc"), crc.As32())
 	src, n := GP64(), GP64()
 	Load(Param("src"), src)
 	Load(Param("n"), n)
 	Load(Param("t"), t)
-
-	Comment("the register goes over the first four bytes, which may be in both rows")
-	h, mask := head(n)
 	NOTL(crc.As32())
-	v0, v1 := ZMM(), ZMM()
-	VMOVQ(crc, v0.AsX())
-	VPEXPANDB_Z(v0, mask, v0)
-	shift, rest, none := GP64(), GP64(), GP64()
-	MOVQ(h, shift)
-	SHLQ(Imm(3), shift)
-	SHRXQ(shift, crc, rest)
-	XORL(none.As32(), none.As32())
-	CMPQ(h, Imm(4))
-	CMOVQCC(none, rest)
-	VMOVQ(rest, v1.AsX())
 
-	end := GP64()
+	Comment("the first row has the first 1 to 64 bytes, moved to its end")
+	h := GP64()
+	LEAQ(Mem{Base: n, Disp: -1}, h)
+	ANDQ(U32(row-1), h)
+	INCQ(h)
+	low, high := masks(h)
+	d, state := ZMM(), ZMM()
+	CMPQ(n, U32(row))
+	JAE(LabelRef("load"))
+	Comment("A masked load that touches a page without access is slow though it does not",
+		"fault. Where the 64 bytes from src leave the page, those up to the end do not.")
+	page := GP64()
+	MOVQ(src, page)
+	ANDQ(U32(4095), page)
+	CMPQ(page, U32(4096-row))
+	JBE(LabelRef("within"))
+	VMOVDQU8_Z(Mem{Base: src, Index: n, Scale: 1, Disp: -row}, high, d)
+	VMOVQ(crc, state.AsX())
+	VPEXPANDB_Z(state, high, state)
+	VPXORQ(state, d, d)
+	JMP(LabelRef("first"))
+	Label("within")
+	VMOVDQU8_Z(Mem{Base: src}, low, d)
+	JMP(LabelRef("move"))
+	Label("load")
+	VMOVDQU64(Mem{Base: src}, d)
+	Label("move")
+	VMOVQ(crc, state.AsX())
+	VPXORQ(state, d, d)
+	VPEXPANDB_Z(d, high, d)
+
+	Label("first")
+	k, end, acc, kv := GP64(), GP64(), ZMM(), ZMM()
 	LEAQ(Mem{Base: t, Disp: layout.DotEnd}, end)
-	k := GP64()
 	MOVQ(end, k)
 	SUBQ(n, k)
 	ADDQ(h, k)
-	ADDQ(h, src)
-	d, acc := ZMM(), ZMM()
-	VMOVDQU8_Z(Mem{Base: src, Disp: -row}, mask, d)
-	VPXORQ(v0, d, d)
-	kv := ZMM()
 	VMOVDQU64(Mem{Base: k, Disp: -row}, kv)
 	product(kv, d, acc)
 	CMPQ(k, end)
 	JEQ(LabelRef("reduce"))
+	rest := spilled(crc, h)
+	ADDQ(h, src)
 	Label("row")
 	{
 		kv := ZMM()
-		VPXORQ(Mem{Base: src}, v1, d)
+		VPXORQ(Mem{Base: src}, rest, d)
 		VMOVDQU64(Mem{Base: k}, kv)
 		accumulate(kv, d, acc)
-		zero(v1)
+		zero(rest)
 		ADDQ(U32(row), src)
 		ADDQ(U32(row), k)
 		CMPQ(k, end)
@@ -238,7 +265,10 @@ func dot(copy x86.Copy) {
 	groups := GP64()
 	Load(Param("groups"), groups)
 
-	h, mask := head(n)
+	h := GP64()
+	MOVQ(n, h)
+	ANDQ(U32(row-1), h)
+	low, high := masks(h)
 	end, first, k := GP64(), GP64(), GP64()
 	LEAQ(Mem{Base: t, Disp: layout.DotEnd}, end)
 	MOVQ(end, first)
@@ -259,22 +289,15 @@ func dot(copy x86.Copy) {
 	Comment("what the initial value adds to R: it goes over the first four bytes")
 	init := ZMM()
 	{
-		ones, shift, none := GP64(), GP64(), GP64()
-		v, w, kv, r := ZMM(), ZMM(), ZMM(), ZMM()
+		ones := GP64()
+		v, kv, r := ZMM(), ZMM(), ZMM()
 		MOVL(U32(0xFFFFFFFF), ones.As32())
 		VMOVQ(ones, v.AsX())
-		VPEXPANDB_Z(v, mask, v)
+		VPEXPANDB_Z(v, high, v)
 		VMOVDQU64(Mem{Base: first, Disp: -row}, kv)
 		product(kv, v, init)
-		MOVQ(h, shift)
-		SHLQ(Imm(3), shift)
-		SHRXQ(shift, ones, ones)
-		XORL(none.As32(), none.As32())
-		CMPQ(h, Imm(4))
-		CMOVQCC(none, ones)
-		VMOVQ(ones, w.AsX())
 		VMOVDQU64(Mem{Base: first}, kv)
-		product(kv, w, r)
+		product(kv, spilled(ones, h), r)
 		VPXORQ(r, init, init)
 		Comment("the sum of its lanes, with the final complement, in every lane")
 		VSHUFI64X2(Imm(0x4E), init, init, r)
@@ -295,22 +318,23 @@ func dot(copy x86.Copy) {
 	}
 	MOVQ(first, k)
 	if !copy.NonTemporal {
-		ADDQ(h, src)
-		if copy.Copying {
-			ADDQ(h, dst)
-		}
 		TESTQ(h, h)
 		JZ(LabelRef("rows"))
-		Comment("the partial row, right-aligned")
+		Comment("the partial row, moved to its end")
 		kv := ZMM()
 		VMOVDQU64(Mem{Base: k, Disp: -row}, kv)
 		for c := range acc {
 			d := ZMM()
-			VMOVDQU8_Z(at(src, c, -row), mask, d)
+			VMOVDQU8_Z(at(src, c, 0), low, d)
 			if copy.Copying {
-				VMOVDQU8(d, mask, at(dst, c, -row))
+				VMOVDQU8(d, low, at(dst, c, 0))
 			}
+			VPEXPANDB_Z(d, high, d)
 			accumulate(kv, d, acc[c])
+		}
+		ADDQ(h, src)
+		if copy.Copying {
+			ADDQ(h, dst)
 		}
 		Label("rows")
 		CMPQ(k, end)
