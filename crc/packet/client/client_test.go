@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -491,6 +492,29 @@ func TestPutRecovers(t *testing.T) {
 		if _, err := Get(ctx, &out, m, &f, from[:1], GetConfig{}); err != nil || !bytes.Equal(out.Bytes(), data) {
 			t.Errorf("%s: %d bytes came back, %v", v.name, out.Len(), err)
 		}
+	}
+}
+
+// What is in flight is bounded: while nothing is acked, no more is read.
+func TestPutInFlight(t *testing.T) {
+	noLeaks(t)
+	const window, packetSize = 1 << 20, 65536
+	n := startNode(t, "tcp")
+	var read atomic.Int64
+	n.onPacket = func(h packet.Header, _ int64) (bool, packet.Status) {
+		if h.Offset == 0 {
+			time.Sleep(50 * time.Millisecond) // to read too much, if it were allowed
+		}
+		if got := read.Load(); got > h.Offset+window+packetSize {
+			t.Errorf("%d bytes were read when %d were acked", got, h.Offset)
+		}
+		return false, packet.Success
+	}
+	data := content(6 << 20)
+	cfg := PutConfig{InFlight: window, PacketSize: packetSize, Progress: func(n int64) { read.Add(n) }}
+	f, _, err := Put(testContext(t), bytes.NewReader(data), "f", []string{n.addr}, cfg)
+	if err != nil || f.Length != int64(len(data)) {
+		t.Errorf("%d bytes put, %v", f.Length, err)
 	}
 }
 

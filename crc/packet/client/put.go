@@ -34,6 +34,7 @@ type PutConfig struct {
 	BlockSize  int64      // bytes, a multiple of the chunk size; 0 means DefaultBlockSize
 	PacketSize int        // as packet.StreamConfig has it
 	BufferHint int        // as packet.StreamConfig has it
+	InFlight   int64      // as packet.StreamConfig has it
 
 	// Size is what r yields in bytes, if that is known. Then a block's pipeline
 	// is opened while the block before it is being written, so that there is no
@@ -127,7 +128,7 @@ func Put(ctx context.Context, r io.Reader, name string, to []string, cfg PutConf
 		return File{}, Stats{}, err
 	}
 	stream, err := packet.NewStream(ctx, packet.StreamConfig{
-		Name: name, Chunks: cfg.Chunks, PacketSize: cfg.PacketSize, BufferHint: cfg.BufferHint,
+		Name: name, Chunks: cfg.Chunks, PacketSize: cfg.PacketSize, BufferHint: cfg.BufferHint, InFlight: cfg.InFlight,
 	})
 	if err != nil {
 		return File{}, Stats{}, err
