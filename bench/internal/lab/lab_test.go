@@ -161,3 +161,23 @@ func TestStatistics(t *testing.T) {
 		t.Errorf("different samples are equal with p = %v", p)
 	}
 }
+
+//go:noinline
+func burn(d time.Duration) {
+	for end := CPUTime() + d; CPUTime() < end; {
+		calibrate()
+	}
+}
+
+// TestShareOfCPU burns CPU time in one function and nothing to speak of
+// elsewhere.
+func TestShareOfCPU(t *testing.T) {
+	const name = "github.com/blockpath/blockpath/bench/internal/lab.burn"
+	share, samples, err := ShareOfCPU(func() error { burn(300 * time.Millisecond); return nil }, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if samples < 5 || share < 0.5 {
+		t.Errorf("%.2f of %d samples are in %s", share, samples, name)
+	}
+}

@@ -97,6 +97,17 @@ func Alternate(ctx context.Context, warm, rounds int, rows ...*Row) (Noise, erro
 	return noise, nil
 }
 
+// AlternateWithin is [Alternate] with one warm round, after which it chooses as
+// many rounds as the budget has room for, at least 3 and at most the given number.
+func AlternateWithin(ctx context.Context, budget time.Duration, rounds int, rows ...*Row) (Noise, error) {
+	start := time.Now()
+	if noise, err := Alternate(ctx, 1, 0, rows...); err != nil {
+		return noise, err
+	}
+	one := time.Since(start)
+	return Alternate(ctx, 0, max(min(rounds, int(budget/one)-1), 3), rows...)
+}
+
 func (row *Row) sample() (wall, cpu float64, err error) {
 	if row.Prepare != nil {
 		if err := row.Prepare(); err != nil {

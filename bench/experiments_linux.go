@@ -1,0 +1,14 @@
+package main
+
+import (
+	"github.com/blockpath/blockpath/bench/put"
+	"github.com/blockpath/blockpath/bench/uring"
+)
+
+// The data path is measured on Linux only.
+func init() {
+	experiments = append(experiments,
+		put.Experiment,
+		uring.Experiment,
+	)
+}
