@@ -44,8 +44,9 @@ vet: ## gofmt, go vet over the build matrix, staticcheck
 		echo "vet windows/amd64 $$tags"; GOOS=windows GOARCH=amd64 $(GO) vet -tags "$$tags" $(WINDOWS); done
 	for arch in 386 arm; do echo "vet linux/$$arch"; GOOS=linux GOARCH=$$arch $(GO) vet ./stripedcounter ./crc/...; done
 	$(GO) -C gen vet ./... && $(GO) -C bench vet ./...
+	$(GO) install $(STATICCHECK)
 	for arch in amd64 arm64; do for tags in "" purego,noasm; do \
-		echo "staticcheck $$arch $$tags"; GOARCH= GOFLAGS= $(GO) install $(STATICCHECK); \
+		echo "staticcheck $$arch $$tags"; \
 		GOARCH=$$arch "$$($(GO) env GOPATH)/bin/staticcheck" -tags "$$tags" ./...; done; done
 
 generate: ## regenerate the assembly and its stubs
@@ -56,7 +57,7 @@ check-generate: ## regenerate and fail on a difference
 		before=$$(sha256sum $$files); others=$$(git ls-files --others --exclude-standard); \
 		$(MAKE) --no-print-directory generate; \
 		sha256sum --quiet -c <<<"$$before"; \
-		diff <(echo "$$others") <(git ls-files --others --exclude-standard) || { echo "generate made files that git does not have"; exit 1; }; \
+		[ "$$others" = "$$(git ls-files --others --exclude-standard)" ] || { echo "generate made files that git does not have"; exit 1; }; \
 		echo "$$(wc -w <<<"$$files") generated files are up to date"
 
 fuzz: ## every fuzz target for FUZZTIME

@@ -141,7 +141,7 @@ manifest that says what they consist of. --to given several times is one pipelin
 			if err != nil {
 				return err
 			}
-			cfg.Pool = client.RandomPool()
+			cfg.Pool, cfg.Recover = client.RandomPool(), client.WithoutBadNode
 			m := client.NewManifest(cfg.Pool, cfg.Chunks)
 			result := putResult{transfer: transfer{Kernel: kernelFor(cfg.Chunks, "put")}, Manifest: manifest}
 			watch := startWatch()
@@ -212,11 +212,11 @@ func putFile(ctx context.Context, path, name string, to []string, cfg client.Put
 		return client.File{}, err
 	}
 	defer in.Close()
-	total := int64(-1)
+	total := int64(-1) // unknown
 	if info, err := in.Stat(); err != nil {
 		return client.File{}, err
 	} else if info.Mode().IsRegular() {
-		total = info.Size()
+		total, cfg.Size = info.Size(), info.Size()
 	}
 	progress, done := newProgress(stderr, "put "+name, total)
 	cfg.Progress = progress
