@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -170,7 +171,9 @@ func crashLife(s *Store, id int64, rnd *rand.Rand, say func(crashRecord)) error 
 
 // crashAfter runs the child on dir until crash has been called, and returns what
 // was acknowledged: the greatest length of every block, and the greatest of those
-// that were to be durable.
+// that were to be durable. The latter ends when crash is called: after a real
+// power cut nobody is there to see a sync succeed, while ext4 lets some that it
+// overtakes.
 func crashAfter(t *testing.T, dir string, seed uint64, delay time.Duration, crash func()) (acked, durable map[int64]int64) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -185,6 +188,7 @@ func crashAfter(t *testing.T, dir string, seed uint64, delay time.Duration, cras
 	}
 	started := make(chan struct{})
 	acked, durable = map[int64]int64{}, map[int64]int64{}
+	var crashed atomic.Bool
 	read := make(chan error, 1)
 	go func() {
 		in := bufio.NewReader(out)
@@ -201,13 +205,14 @@ func crashAfter(t *testing.T, dir string, seed uint64, delay time.Duration, cras
 				close(started)
 			}
 			acked[r.ID] = max(acked[r.ID], r.Length)
-			if r.Durable {
+			if r.Durable && !crashed.Load() {
 				durable[r.ID] = max(durable[r.ID], r.Length)
 			}
 		}
 	}()
 	<-started
 	time.Sleep(delay)
+	crashed.Store(true)
 	crash()
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)

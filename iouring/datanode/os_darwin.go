@@ -4,6 +4,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/blockpath/blockpath/iouring"
 )
 
 // tryLock locks f for this open file, which excludes other opens in this
@@ -24,3 +26,13 @@ func bootID() string {
 	id, _ := unix.Sysctl("kern.bootsessionuuid")
 	return id
 }
+
+// openDirect returns nil: direct writes are for Linux.
+func openDirect(string) (*iouring.File, error) { return nil, nil }
+
+func preallocate(*os.File, int64) error { return nil }
+
+// writeBehind and dropBehind are hints that this system does not take.
+func writeBehind(*os.File, int64, int64) error { return nil }
+
+func dropBehind(*os.File, int64) error { return nil }

@@ -1,11 +1,14 @@
 package datanode
 
 import (
+	"errors"
 	"io"
 	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/blockpath/blockpath/iouring"
 )
 
 // tryLock locks f for this open file. It is an open file description lock, which
@@ -25,4 +28,30 @@ func syncFS(f *os.File) error { return unix.Syncfs(int(f.Fd())) }
 func bootID() string {
 	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id))
+}
+
+// openDirect opens an existing file past the page cache, or returns nil if the
+// file system does not have that.
+func openDirect(name string) (*iouring.File, error) {
+	f, err := iouring.OpenFile(name, os.O_RDWR|unix.O_DIRECT, 0)
+	if errors.Is(err, unix.EINVAL) {
+		return nil, nil
+	}
+	return f, err
+}
+
+// preallocate allocates the first n bytes of a file without changing its length.
+func preallocate(f *os.File, n int64) error {
+	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, n)
+}
+
+// writeBehind starts writing n bytes from off on to the disk.
+func writeBehind(f *os.File, off, n int64) error {
+	return unix.SyncFileRange(int(f.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE)
+}
+
+// dropBehind drops the first n bytes of a file from the page cache, as far as
+// they are on the disk.
+func dropBehind(f *os.File, n int64) error {
+	return unix.Fadvise(int(f.Fd()), 0, n, unix.FADV_DONTNEED)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/blockpath/blockpath/crc"
@@ -19,6 +20,11 @@ func (c *conn) write(req *packet.WriteBlock) {
 	if err != nil {
 		c.refuse(req.Block, statusOf(err), err.Error())
 		return
+	}
+	if w != nil && req.Caching.DropBehind != nil {
+		if err := w.DropBehind(*req.Caching.DropBehind); err != nil {
+			c.server.log.Warn("no direct writes", "block", req.Block, "error", err)
+		}
 	}
 	err = c.send((&packet.BlockOpResponse{HasFirstBadLink: true}).Append(nil))
 	if w == nil {
@@ -82,11 +88,15 @@ type writeSession struct {
 	ctx  context.Context
 	in   *packet.Receiver
 
-	pending  []int64 // sequence numbers that are not acknowledged
-	current  int64   // the packet being dealt with
+	pending  []pendingAck
+	current  int64 // the packet being dealt with
 	acks     []byte
 	answered bool // a failure was told in an ack
 }
+
+// A pendingAck is a packet that is not acknowledged yet: it is to be when the
+// block is visible up to where it ended with that packet.
+type pendingAck struct{ seqno, end int64 }
 
 // ended is a context that has ended, for taking memory only if there is some.
 var ended = func() context.Context {
@@ -110,7 +120,7 @@ func (s *writeSession) run() error {
 		if err := s.receive(h, sumsLen); err != nil {
 			return err
 		}
-		s.pending = append(s.pending, h.Seqno)
+		s.pending = append(s.pending, pendingAck{h.Seqno, s.w.Visible() + s.w.Pending()})
 		switch {
 		case h.Last:
 			err = s.w.Finalize(s.ctx, h.Sync)
@@ -122,10 +132,8 @@ func (s *writeSession) run() error {
 		if err != nil {
 			return err
 		}
-		if h.Last || s.w.Pending() == 0 {
-			if err := s.ack(); err != nil {
-				return err
-			}
+		if err := s.ack(); err != nil {
+			return err
 		}
 		if h.Last {
 			return nil
@@ -174,17 +182,20 @@ func (s *writeSession) memory(n int) (iouring.Buffer, error) {
 	return arena.Get(s.ctx, n)
 }
 
-// ack acknowledges what is pending, which has been written.
+// ack acknowledges what of the pending packets has been written.
 func (s *writeSession) ack() error {
-	if len(s.pending) == 0 {
+	visible := s.w.Visible()
+	n := 0
+	s.acks = s.acks[:0]
+	for n < len(s.pending) && s.pending[n].end <= visible {
+		s.acks = appendAck(s.acks, s.pending[n].seqno, packet.Success)
+		n++
+	}
+	if n == 0 {
 		return nil
 	}
-	s.acks = s.acks[:0]
-	for _, seqno := range s.pending {
-		s.acks = appendAck(s.acks, seqno, packet.Success)
-	}
-	s.conn.server.stats.Add(statAcks, int64(len(s.pending)))
-	s.pending = s.pending[:0]
+	s.pending = slices.Delete(s.pending, 0, n)
+	s.conn.server.stats.Add(statAcks, int64(n))
 	return s.conn.send(s.acks)
 }
 
@@ -227,7 +238,7 @@ func (s *writeSession) fail(err error) {
 	}
 	seqno := s.current
 	if len(s.pending) > 0 {
-		seqno = s.pending[0] // not written either
+		seqno = s.pending[0].seqno // not written either
 	}
 	s.answered = s.conn.send(appendAck(nil, seqno, status)) == nil
 }

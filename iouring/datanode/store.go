@@ -47,6 +47,16 @@ type StoreConfig struct {
 	// are.
 	SyncOnClose bool
 
+	// Direct writes new blocks past the page cache where the file system has that
+	// (O_DIRECT), which is for data that is not read soon. A request that asks for
+	// drop-behind has the same effect.
+	Direct bool
+
+	// SyncBehind starts writing to the disk as data comes, every 8 MiB
+	// (dfs.datanode.sync.behind.writes), and DropBehind drops from the page cache
+	// what lies 8 MiB behind (dfs.datanode.drop.cache.behind.writes).
+	SyncBehind, DropBehind bool
+
 	// Flushed and Synced, if set, are told how long it took to bring packets into
 	// the files, and to make a block durable. They must not block.
 	Flushed, Synced func(time.Duration)
@@ -444,6 +454,12 @@ func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*Bloc
 		return nil, s.refuse(op, b, packet.Error, "cannot create the files", err)
 	}
 	s.stats.Add(statBlocksCreated, 1)
+	w.dropBehind = s.cfg.DropBehind
+	if s.cfg.Direct {
+		if err := w.goDirect(); err != nil {
+			return nil, errors.Join(err, w.Abort(ctx))
+		}
+	}
 	return w, nil
 }
 

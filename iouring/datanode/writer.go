@@ -69,6 +69,11 @@ type BlockWriter struct {
 	held   []iouring.Buffer
 	sumsAt int64
 
+	direct       *direct // if the block goes past the page cache
+	dropBehind   bool
+	preallocated int64 // bytes allocated for the block file
+	hinted       int64 // up to here the kernel has been told what to do with the page cache
+
 	synced    int64 // durable, with their checksums
 	dirSynced bool
 
@@ -228,6 +233,11 @@ func (w *BlockWriter) check(h packet.Header, sumsLen int) error {
 func (w *BlockWriter) WritePacket(ctx context.Context, h packet.Header, sumsLen int, buf iouring.Buffer) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.direct != nil && !w.ended {
+		if err := w.makeRoom(ctx, max(h.DataLen, 0)); err != nil {
+			return errors.Join(err, buf.Release())
+		}
+	}
 	kept, err := w.accept(h, sumsLen, buf)
 	if !kept && buf.Cap() > 0 {
 		err = errors.Join(err, buf.Release())
@@ -239,7 +249,7 @@ func (w *BlockWriter) WritePacket(ctx context.Context, h packet.Header, sumsLen 
 	if h.Seqno != packet.HeartbeatSeqno {
 		w.seqno, w.last = h.Seqno, h.Last
 	}
-	if w.end-w.written >= flushBytes || len(w.data) >= flushPackets {
+	if w.direct == nil && (w.end-w.written >= flushBytes || len(w.data) >= flushPackets) {
 		return w.flush(ctx)
 	}
 	return nil
@@ -259,11 +269,15 @@ func (w *BlockWriter) accept(h packet.Header, sumsLen int, buf iouring.Buffer) (
 	}
 	sums, body := buf.Slice(0, sumsLen), buf.Slice(sumsLen, sumsLen+h.DataLen)
 	data := body.Bytes()
-	if sumsLen > 0 {
-		if err := w.wire.Verify(data, sums.Bytes(), h.Offset); err != nil {
-			w.store.stats.Add(statChecksumErrors, 1)
-			return false, err
-		}
+	copied := w.direct != nil && sumsLen > 0 && h.Offset == w.end
+	if copied {
+		err = w.verifyInto(data, sums.Bytes())
+	} else if sumsLen > 0 {
+		err = w.wire.Verify(data, sums.Bytes(), h.Offset)
+	}
+	if err != nil {
+		w.store.stats.Add(statChecksumErrors, 1)
+		return false, err
 	}
 
 	// F and E are the packet's ends in the block, D is the block's, and B is where
@@ -320,17 +334,24 @@ func (w *BlockWriter) accept(h packet.Header, sumsLen int, buf iouring.Buffer) (
 				w.sums = w.sums[:n-1]
 			}
 		}
-		w.sums = append(w.sums, sums)
 	}
-	w.data = append(w.data, body.Slice(int(D-F), len(data)))
-	w.held = append(w.held, buf)
+	if w.direct != nil {
+		w.keep(data[D-F:], sums.Bytes(), copied)
+	} else {
+		kept = true
+		w.data = append(w.data, body.Slice(int(D-F), len(data)))
+		w.held = append(w.held, buf)
+		if size > 0 {
+			w.sums = append(w.sums, sums)
+		}
+	}
 	if start := E - E%bpc; start > B {
 		w.tail = append(w.tail[:0], data[start-F:]...)
 	} else {
 		w.tail = append(w.tail[:D-B], data[D-F:]...)
 	}
 	w.end = E
-	return true, nil
+	return kept, nil
 }
 
 // usable returns why the writer takes no more calls, or nil.
@@ -353,41 +374,63 @@ func (w *BlockWriter) Flush(ctx context.Context) error {
 	return w.flush(ctx)
 }
 
-func (w *BlockWriter) flush(ctx context.Context) error {
+func (w *BlockWriter) flush(ctx context.Context) error { return w.flushTo(ctx, w.end) }
+
+// flushTo is flush up to offset to: the end, or where a chunk ends before it.
+func (w *BlockWriter) flushTo(ctx context.Context, to int64) error {
 	if err := w.usable(); err != nil {
 		return err
 	}
-	if w.end == w.written {
+	if to <= w.written {
 		w.count()
 		return nil
 	}
 	start := time.Now()
-	if err := w.write(ctx); err != nil {
+	sumsLen, err := w.write(ctx, to)
+	if err != nil {
 		return w.fail("write", err)
 	}
 	if told := w.store.cfg.Flushed; told != nil {
 		told(time.Since(start))
 	}
-	grown := w.end - w.written
-	w.written = w.end
+	grown := to - w.written
+	w.written = to
 	w.r.mu.Lock()
-	w.r.length, w.r.lastSum = w.end, w.tailSum
+	w.r.length, w.r.lastSum = to, w.tailSum // which counts only if the last chunk is partial
 	w.r.mu.Unlock()
-	w.drop()
+	if w.direct != nil {
+		w.advance(to, sumsLen)
+		if w.direct.file == nil { // the file system did not take it
+			if err := w.leaveDirect(ctx); err != nil {
+				return err
+			}
+		}
+	} else {
+		w.drop()
+	}
+	w.hint()
 	w.unreserve(grown)
 	w.store.stats.Add2(statBytesWritten, grown, statFlushes, 1)
 	w.count()
 	return nil
 }
 
-// write brings the gathered packets into the files.
-func (w *BlockWriter) write(ctx context.Context) error {
+// write brings what has gathered, up to offset to, into the files. It returns
+// how many bytes of checksums that took.
+func (w *BlockWriter) write(ctx context.Context, to int64) (sumsLen int, err error) {
 	be := w.store.backend
-	if err := be.WriteAt(ctx, w.blk, w.data, w.written); err != nil {
-		return err
+	sums := w.sums
+	if w.direct == nil {
+		err = be.WriteAt(ctx, w.blk, w.data, w.written)
+	} else {
+		err = w.writeDirect(ctx, to)
+		if len(sums) > 0 {
+			sumsLen = int(metaLen(w.disk, to) - w.sumsAt)
+			sums = []iouring.Buffer{sums[0].Slice(0, sumsLen)}
+		}
 	}
-	if len(w.sums) == 0 {
-		return nil
+	if err != nil || len(sums) == 0 {
+		return sumsLen, err
 	}
 	bpc := int64(w.disk.BytesPerChunk())
 	if w.synced%bpc != 0 && w.sumsAt == sumOffset(w.disk, w.synced-w.synced%bpc) {
@@ -395,10 +438,10 @@ func (w *BlockWriter) write(ctx context.Context) error {
 		// that covers more: after a power cut the new one is worth nothing without
 		// these.
 		if err := be.Datasync(ctx, w.blk); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return be.WriteAt(ctx, w.meta, w.sums, w.sumsAt)
+	return sumsLen, be.WriteAt(ctx, w.meta, sums, w.sumsAt)
 }
 
 // count flushes the stream's statistics.
@@ -469,7 +512,15 @@ func truncate(blk, meta *os.File, c crc.Chunks, n int64, lastSum uint32) error {
 // finish gives back everything that the writer holds and leaves the replica
 // without a writer. It returns the error of closing the files.
 func (w *BlockWriter) finish() error {
+	var errs []error
 	w.drop()
+	if d := w.direct; d != nil {
+		w.direct = nil
+		errs = append(errs, d.release())
+	}
+	if w.written < w.preallocated {
+		errs = append(errs, w.blk.OS().Truncate(w.written))
+	}
 	w.count()
 	w.unreserve(w.reserved)
 	w.ended = true
@@ -481,7 +532,40 @@ func (w *BlockWriter) finish() error {
 		r.state = waiting
 	}
 	r.mu.Unlock()
-	return errors.Join(w.blk.Close(), w.meta.Close())
+	return errors.Join(append(errs, w.blk.Close(), w.meta.Close())...)
+}
+
+// DropBehind says whether the block is of no use in the page cache: it is then
+// written past it, if nothing has been written yet and the file system has that,
+// and else dropped from it as it gets to the disk.
+func (w *BlockWriter) DropBehind(drop bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dropBehind = drop
+	if drop && w.direct == nil {
+		return w.goDirect()
+	}
+	return nil
+}
+
+// hintEvery is how much data there is between two hints to the kernel, and how
+// far dropping stays behind.
+const hintEvery = 8 << 20
+
+// hint tells the kernel what to do with the pages of the block file. Errors do
+// not matter: these are hints.
+func (w *BlockWriter) hint() {
+	if w.written <= w.hinted+hintEvery || w.direct != nil {
+		return
+	}
+	f := w.blk.OS()
+	if w.store.cfg.SyncBehind {
+		_ = writeBehind(f, w.hinted, w.written-w.hinted)
+	}
+	if w.dropBehind && w.hinted > hintEvery {
+		_ = dropBehind(f, w.hinted-hintEvery)
+	}
+	w.hinted = w.written
 }
 
 // Sync flushes, and returns after everything is on stable storage: both files,
