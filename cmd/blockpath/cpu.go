@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,11 +13,12 @@ import (
 )
 
 // What blockpath cpu measures: buffers that stay in the second-level cache,
-// the median of a few short samples.
+// the fastest of a few short samples, which other processes disturb least.
 const (
 	cpuBuffer  = 64 << 10
-	cpuSample  = time.Millisecond
-	cpuSamples = 7
+	cpuSample  = 500 * time.Microsecond
+	cpuSamples = 10
+	cpuChunk   = 256 // for kernels of chunks below crc.DefaultChunkSize
 )
 
 type cpuReport struct {
@@ -34,7 +34,11 @@ type cpuKernel struct {
 	Chunk     int     `json:"chunk"`  // from this chunk size on; 0 for update
 	Length    int     `json:"length"` // from this length of data on
 	Kernel    string  `json:"kernel"`
-	GBps      float64 `json:"gb_per_s"` // measured over 64 KiB
+	GBps      float64 `json:"gb_per_s"`
+
+	// What was measured: the length of the data, and the chunk size.
+	MeasuredLength int `json:"measured_length"`
+	MeasuredChunk  int `json:"measured_chunk"`
 }
 
 func newCPU() *cobra.Command {
@@ -46,10 +50,9 @@ func newCPU() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r := cpuReport{CPU: cpuid.CPU.BrandName, Arch: runtime.GOARCH, Features: crc.Features()}
 			for _, c := range crc.Kernels() {
-				r.Kernels = append(r.Kernels, cpuKernel{
-					Checksum: c.Kind.String(), Operation: c.Operation, Chunk: c.Chunk, Length: c.Length,
-					Kernel: c.Kernel, GBps: measure(c),
-				})
+				k := cpuKernel{Checksum: c.Kind.String(), Operation: c.Operation, Chunk: c.Chunk, Length: c.Length, Kernel: c.Kernel}
+				k.measure(c)
+				r.Kernels = append(r.Kernels, k)
 			}
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), r)
@@ -61,13 +64,14 @@ func newCPU() *cobra.Command {
 				return err
 			}
 			t := newTable(cmd.OutOrStdout())
-			t.row("\nchecksum", "operation\tchunk >=\tlength >=\tkernel\tGB/s")
+			t.row("\nchecksum", "operation\tchunk >=\tlength >=\tkernel\tGB/s\tmeasured")
 			for _, k := range r.Kernels {
-				chunk := "any"
+				chunk, measured := "any", fmt.Sprintf("%d bytes", k.MeasuredLength)
 				if k.Operation != "update" {
 					chunk = fmt.Sprint(k.Chunk)
+					measured += fmt.Sprintf(" in chunks of %d", k.MeasuredChunk)
 				}
-				t.row(k.Checksum, "%s\t%s\t%d\t%s\t%.1f", k.Operation, chunk, k.Length, k.Kernel, k.GBps)
+				t.row(k.Checksum, "%s\t%s\t%d\t%s\t%.1f\t%s", k.Operation, chunk, k.Length, k.Kernel, k.GBps, measured)
 			}
 			return t.flush()
 		},
@@ -76,17 +80,17 @@ func newCPU() *cobra.Command {
 	return cmd
 }
 
-// measure returns the speed of a choice in GB/s: over 64 KiB, or over its
-// shortest length if that is a choice for short data; in chunks of 512 bytes,
-// or of its shortest ones if it is a choice for others.
-func measure(c crc.Choice) float64 {
-	n, chunk := max(c.Length, 1), max(c.Chunk, 1)
+// measure measures the kernel of c where c chooses it: 64 KiB in chunks of 512
+// bytes, or the nearest to that.
+func (k *cpuKernel) measure(c crc.Choice) {
+	n, chunk := max(c.Length, 1), c.Chunk
 	if covers(c, cpuBuffer, c.Chunk) {
 		n = cpuBuffer
 	}
 	if covers(c, c.Length, crc.DefaultChunkSize) {
 		chunk = crc.DefaultChunkSize
 	}
+	chunk = max(chunk, cpuChunk)
 	chunks := crc.Chunks{Kind: c.Kind, Size: chunk}
 	data, dst := make([]byte, n), make([]byte, n)
 	for i := range data {
@@ -106,17 +110,15 @@ func measure(c crc.Choice) float64 {
 	case "copyverify":
 		op = func() { chunks.CopyVerify(dst, data, sums, 0) }
 	}
-	speeds := make([]float64, cpuSamples)
-	for i := range speeds {
+	for range cpuSamples {
 		rounds, start := 0, time.Now()
 		for time.Since(start) < cpuSample {
 			op()
 			rounds++
 		}
-		speeds[i] = float64(rounds) * float64(n) / float64(time.Since(start).Nanoseconds())
+		k.GBps = max(k.GBps, float64(rounds)*float64(n)/float64(time.Since(start).Nanoseconds()))
 	}
-	slices.Sort(speeds)
-	return speeds[cpuSamples/2]
+	k.MeasuredLength, k.MeasuredChunk = n, chunk
 }
 
 // covers reports whether c, and no later choice, is for data of the given length
