@@ -19,7 +19,8 @@ func (c Chunks) Compose(sums []byte, n int64) (uint32, error) {
 		return 0, &LengthError{Data: int(n), Expected: int(want), Got: len(sums)}
 	}
 	whole := int(n / size)
-	sum := asm.Compose(p, 0, sums[:4*whole], uint64(size))
+	shift := asm.ShiftBy(p, uint64(size))
+	sum := shift.Compose(0, sums[:4*whole])
 	if rest := n % size; rest != 0 {
 		sum = Combine(c.Kind, sum, binary.BigEndian.Uint32(sums[4*whole:]), rest)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"hash"
 	"strings"
+
+	"github.com/blockpath/blockpath/crc/asm"
 )
 
 // A BlockSum is what the checksums of a file need of one of its blocks.
@@ -19,6 +21,7 @@ type BlockSum struct {
 // they come. It is not safe for concurrent use.
 type BlockSummer struct {
 	chunks Chunks
+	shift  asm.Shift // by a chunk
 	md5    hash.Hash
 	sum    uint32 // CRC of all chunks before the last
 	last   [4]byte
@@ -28,7 +31,11 @@ type BlockSummer struct {
 // NewBlockSummer returns a BlockSummer of a block that is checksummed as c
 // says.
 func NewBlockSummer(c Chunks) *BlockSummer {
-	return &BlockSummer{chunks: c, md5: md5.New()}
+	b := &BlockSummer{chunks: c, md5: md5.New()}
+	if c.Kind != None {
+		b.shift = asm.ShiftBy(c.Kind.poly(), uint64(c.BytesPerChunk()))
+	}
+	return b
 }
 
 // Add adds the checksums of the block's next chunks. It panics if sums does not
@@ -42,22 +49,12 @@ func (b *BlockSummer) Add(sums []byte) {
 	}
 	b.md5.Write(sums)
 	if b.count > 0 { // what was last so far was a whole chunk
-		b.whole(b.last[:])
+		b.sum = b.shift.Compose(b.sum, b.last[:])
 	}
 	before := sums[:len(sums)-4]
-	b.whole(before)
+	b.sum = b.shift.Compose(b.sum, before)
 	copy(b.last[:], sums[len(before):])
 	b.count += int64(len(sums) / 4)
-}
-
-// whole adds the checksums of whole chunks to sum.
-func (b *BlockSummer) whole(sums []byte) {
-	n := int64(len(sums)/4) * int64(b.chunks.BytesPerChunk())
-	sum, err := b.chunks.Compose(sums, n)
-	if err != nil {
-		panic(err) // n follows from the length of sums
-	}
-	b.sum = Combine(b.chunks.Kind, b.sum, sum, n)
 }
 
 // Sum returns the sums of the block, given its length in bytes, on which the

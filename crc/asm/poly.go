@@ -34,12 +34,36 @@ func Monomial(p Poly, n uint64) uint32 {
 	return result
 }
 
+// A Shift moves CRCs by a fixed distance: it multiplies them by x^(8n).
+type Shift struct {
+	// The product with each byte of the multiplicand, from the lowest on:
+	// multiplication is linear.
+	byByte [4][256]uint32
+}
+
+// ShiftBy returns the Shift by n bytes modulo the polynomial p. It costs about
+// as much as 50 calls of Multiply.
+func ShiftBy(p Poly, n uint64) (s Shift) {
+	factor := Monomial(p, n)
+	for i := range s.byByte {
+		t := &s.byByte[i]
+		for bit := range 8 {
+			product := Multiply(p, 1<<(8*i+bit), factor)
+			for low := range 1 << bit {
+				t[1<<bit|low] = t[low] ^ product
+			}
+		}
+	}
+	return s
+}
+
 // Compose returns the CRC of a message whose CRC is crc followed by chunks of
-// n bytes each, given the big-endian CRCs of the chunks, by Horner's rule.
-func Compose(p Poly, crc uint32, sums []byte, n uint64) uint32 {
-	shift := Monomial(p, n)
+// as many bytes each as the Shift moves, given the big-endian CRCs of the
+// chunks, by Horner's rule.
+func (s *Shift) Compose(crc uint32, sums []byte) uint32 {
 	for ; len(sums) >= 4; sums = sums[4:] {
-		crc = Multiply(p, crc, shift) ^ binary.BigEndian.Uint32(sums)
+		crc = s.byByte[0][byte(crc)] ^ s.byByte[1][byte(crc>>8)] ^ s.byByte[2][byte(crc>>16)] ^ s.byByte[3][crc>>24] ^
+			binary.BigEndian.Uint32(sums)
 	}
 	return crc
 }
