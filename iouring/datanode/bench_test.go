@@ -76,3 +76,20 @@ func BenchmarkServer(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkVerify scrubs blocks in the page cache.
+func BenchmarkVerify(b *testing.B) {
+	const blocks, blockLen = 4, 64 << 20
+	dir := b.TempDir()
+	data := randomBytes(3, blockLen)
+	meta := oracleMeta(crc.Chunks{}, data)
+	for id := range int64(blocks) {
+		pairFiles(b, dir, id, data, meta)
+	}
+	b.SetBytes(blocks * blockLen)
+	for b.Loop() {
+		if r := verify(b, VerifyConfig{}, dir); !r.OK() {
+			b.Fatalf("%+v", r)
+		}
+	}
+}

@@ -55,3 +55,17 @@ func writeBehind(f *os.File, off, n int64) error {
 func dropBehind(f *os.File, n int64) error {
 	return unix.Fadvise(int(f.Fd()), 0, n, unix.FADV_DONTNEED)
 }
+
+// lowPriority makes the calling thread's reads give way to others' where the
+// disk has a scheduler that knows priorities.
+func lowPriority() {
+	const whoProcess, bestEffort, lowest = 1, 2 << 13, 7
+	_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, bestEffort|lowest)
+}
+
+// readOnce says that a file is going to be read from start to end, and not soon
+// again.
+func readOnce(f *os.File) {
+	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_SEQUENTIAL)
+	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_NOREUSE)
+}

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -89,7 +90,7 @@ func (e *FileError) Error() string {
 //
 // What is wrong with the blocks is in the report. The error is ctx's, or says
 // that a path does not exist or is not a block; the report then holds what was
-// found so far.
+// found so far. The reads have a low priority.
 //
 // A store may be in use meanwhile: files that vanish are skipped, and a chunk
 // whose files have changed since they were opened is read again.
@@ -111,14 +112,25 @@ func Verify(ctx context.Context, paths []string, cfg VerifyConfig) (*Report, err
 		}
 		paths = paths[i:]
 	}
+	done := make(chan error, 1)
+	go func() {
+		// The thread has the low priority, and ends with the goroutine.
+		runtime.LockOSThread()
+		lowPriority()
+		done <- s.run(paths)
+	}()
+	return s.report, <-done
+}
+
+func (s *scrubber) run(paths []string) error {
 	defer s.settleOrphans()
 	for _, p := range paths {
 		if err := s.path(p); err != nil {
-			return s.report, err
+			return err
 		}
 		s.after = ""
 	}
-	return s.report, nil
+	return nil
 }
 
 // scrubRead is how much data is read and checked at once: little enough to stay
@@ -473,6 +485,7 @@ func (b *scrubbed) check() error {
 		b.fail(b.meta.Name(), 0, err.Error())
 		return nil
 	}
+	readOnce(b.f)
 	covered := b.size
 	switch {
 	case sum == 0:
