@@ -28,7 +28,8 @@ func avx512DotCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint6
 // avx512DotStream writes the big-endian CRC of each of groups·4 consecutive chunks at src to
 // sums. A chunk has n bytes, a multiple of 64 up to 4096.
 // t is the polynomial's constants, groups at least 1.
-// The chunks are copied to dst, around the cache; dst must be aligned to a register.
+// The chunks are copied to dst, around the cache; dst must be aligned to a register,
+// and storeFence called in the end.
 //
 //go:noescape
 func avx512DotStream(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
@@ -88,7 +89,8 @@ func avx512AffineCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *ui
 // avx512AffineStream writes the big-endian CRC of each of groups·4 consecutive chunks at src to
 // sums. A chunk has n bytes, a multiple of 128 up to 4096.
 // t is the polynomial's constants, groups at least 1.
-// The chunks are copied to dst, around the cache; dst must be aligned to a register.
+// The chunks are copied to dst, around the cache; dst must be aligned to a register,
+// and storeFence called in the end.
 //
 //go:noescape
 func avx512AffineStream(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)

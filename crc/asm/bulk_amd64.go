@@ -45,6 +45,9 @@ func (k Kernel) bulk(p Poly, dst, sums, src []byte, chunk int, nonTemporal bool)
 				src, sums, left = src[n*chunk:], sums[4*n:], left-n
 			}
 		}
+		if stream {
+			storeFence()
+		}
 	}
 	for len(src) > 0 {
 		n := min(chunk, len(src))
@@ -83,7 +86,11 @@ func (k Kernel) blocks(p Poly, crc uint32, b []byte) (uint32, []byte) {
 		const before = 64
 		crc, b = k.single(p, crc, b[:before]), b[before:]
 	}
-	for i := len(t.compose) - 1; i >= 0; i-- {
+	largest := len(t.compose) - 1
+	if k == AVX512AffineAhead {
+		largest = 1 // 1024: more is prefetched too far ahead for the first-level cache
+	}
+	for i := largest; i >= 0; i-- {
 		size := 512 << i
 		l := widestLoop
 		group := k.group(l, p, size, false)

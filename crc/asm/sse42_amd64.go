@@ -4,7 +4,8 @@
 
 package asm
 
-// castagnoliUpdate adds the n bytes at src to the CRC-32C crc, as updateGeneric does.
+// castagnoliUpdate adds the n bytes at src, at least 1, to the CRC-32C crc, as
+// updateGeneric does.
 //
 //go:noescape
 func castagnoliUpdate(crc uint32, src *byte, n int) uint32
@@ -20,6 +21,9 @@ func castagnoliChunks(sums *byte, src *byte, n int, groups int)
 //
 //go:noescape
 func clmulCompose(sums *byte, pairs int, k *uint64, t *uint64) uint32
+
+// storeFence makes stores around the cache visible before later stores.
+func storeFence()
 
 // sse42Update adds the n bytes at src, 16 to 4096, to the CRC crc, as updateGeneric does.
 // t is the polynomial's constants.
@@ -45,7 +49,8 @@ func sse42DotCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64
 // sse42DotStream writes the big-endian CRC of each of groups·2 consecutive chunks at src to
 // sums. A chunk has n bytes, a multiple of 16 up to 4096.
 // t is the polynomial's constants, groups at least 1.
-// The chunks are copied to dst, around the cache; dst must be aligned to a register.
+// The chunks are copied to dst, around the cache; dst must be aligned to a register,
+// and storeFence called in the end.
 //
 //go:noescape
 func sse42DotStream(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)

@@ -8,56 +8,69 @@
 // Requires: SSE4.2
 TEXT ·castagnoliUpdate(SB), NOSPLIT, $0-28
 	MOVL crc+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ n+16(FP), DX
+	MOVQ src+8(FP), DX
+	MOVQ n+16(FP), BX
 	NOTL AX
-	SUBQ $0x20, DX
-	JB   words
+	LEAQ -1(BX), DI
+	ANDQ $0x07, DI
+	CMPQ BX, $0x08
+	JB   short
+	MOVQ (DX), SI
 
-quads:
-	CRC32Q (CX), AX
-	CRC32Q 8(CX), AX
-	CRC32Q 16(CX), AX
-	CRC32Q 24(CX), AX
-	ADDQ   $0x20, CX
-	SUBQ   $0x20, DX
-	JAE    quads
+odd:
+	// r is one less here, so that no shift is by 64
+	LEAQ   1(DX)(DI*1), DX
+	SHLQ   $0x03, DI
+	MOVQ   DI, CX
+	XORQ   AX, SI
+	SHRQ   $0x08, AX
+	SHRQ   CL, AX
+	XORQ   $0x38, CX
+	SHLQ   CL, SI
+	XORL   CX, CX
+	CRC32Q SI, CX
+	XORQ   AX, CX
+	DECQ   BX
+	SHRQ   $0x03, BX
+	JZ     done
 
-words:
-	// 0 to 31 bytes are left, by the bits of their number
-	TESTB  $0x10, DL
-	JZ     less16
-	CRC32Q (CX), AX
-	CRC32Q 8(CX), AX
-	ADDQ   $0x10, CX
+word:
+	CRC32Q (DX), CX
+	ADDQ   $0x08, DX
+	DECQ   BX
+	JNZ    word
 
-less16:
-	TESTB  $0x08, DL
-	JZ     less8
-	CRC32Q (CX), AX
-	ADDQ   $0x08, CX
-
-less8:
-	TESTB  $0x04, DL
-	JZ     less4
-	CRC32L (CX), AX
-	ADDQ   $0x04, CX
-
-less4:
-	TESTB  $0x02, DL
-	JZ     less2
-	CRC32W (CX), AX
-	ADDQ   $0x02, CX
-
-less2:
-	TESTB  $0x01, DL
-	JZ     less1
-	CRC32B (CX), AX
-
-less1:
-	NOTL AX
-	MOVL AX, ret+24(FP)
+done:
+	NOTL CX
+	MOVL CX, ret+24(FP)
 	RET
+
+short:
+	// 4 to 7 bytes are two halves that overlap, 1 to 3 three bytes that may
+	CMPQ BX, $0x04
+	JB   tiny
+	MOVL -4(DX)(BX*1), SI
+	LEAQ -32(BX)(BX*8), CX
+	SUBQ BX, CX
+	SHLQ CL, SI
+	MOVL (DX), R8
+	ORQ  R8, SI
+	JMP  odd
+
+tiny:
+	MOVBLZX -1(DX)(BX*1), SI
+	LEAQ    -8(BX)(BX*8), CX
+	SUBQ    BX, CX
+	SHLQ    CL, SI
+	MOVQ    BX, CX
+	SHRQ    $0x01, CX
+	MOVBLZX (DX)(CX*1), R8
+	SHLQ    $0x03, CX
+	SHLQ    CL, R8
+	ORQ     R8, SI
+	MOVBLZX (DX), R8
+	ORQ     R8, SI
+	JMP     odd
 
 // func castagnoliChunks(sums *byte, src *byte, n int, groups int)
 // Requires: SSE4.2
@@ -246,6 +259,12 @@ pair:
 	PXOR      X2, X1
 	PEXTRD    $0x02, X1, AX
 	MOVL      AX, ret+32(FP)
+	RET
+
+// func storeFence()
+// Requires: MMX+
+TEXT ·storeFence(SB), NOSPLIT, $0
+	SFENCE
 	RET
 
 DATA slide<>+0(SB)/1, $0x80
@@ -679,7 +698,7 @@ TEXT ·sse42DotStream(SB), NOSPLIT, $0-48
 	PSRLDQ    $0x0c, X0
 	PSLLDQ    $0x08, X0
 	PXOR      X0, X2
-	LEAQ      (DX)(SI*4), R11
+	LEAQ      8192(DX), R11
 
 group:
 	PXOR X0, X0
@@ -687,50 +706,49 @@ group:
 	MOVQ R9, CX
 
 row:
-	MOVOU      (CX), X3
-	MOVOU      (DX), X4
-	MOVNTO     X4, (BX)
-	PREFETCHT0 (R11)
-	MOVOU      X3, X5
-	PCLMULQDQ  $0x00, X4, X5
-	PCLMULQDQ  $0x11, X3, X4
-	PXOR       X5, X0
-	PXOR       X4, X0
-	MOVOU      (DX)(SI*1), X4
-	MOVNTO     X4, (BX)(SI*1)
-	MOVOU      X3, X5
-	PCLMULQDQ  $0x00, X4, X5
-	PCLMULQDQ  $0x11, X3, X4
-	PXOR       X5, X1
-	PXOR       X4, X1
-	ADDQ       $0x20, R11
-	ADDQ       $0x10, DX
-	ADDQ       $0x10, BX
-	ADDQ       $0x10, CX
-	CMPQ       CX, R10
-	JNE        row
-	PXOR       X2, X0
-	MOVOU      (R8), X3
-	MOVOU      X0, X4
-	PCLMULQDQ  $0x00, X3, X4
-	PCLMULQDQ  $0x10, X3, X4
-	PXOR       X4, X0
-	PSHUFB     sum<>+0(SB), X0
-	MOVSS      X0, (AX)
-	PXOR       X2, X1
-	MOVOU      (R8), X0
-	MOVOU      X1, X3
-	PCLMULQDQ  $0x00, X0, X3
-	PCLMULQDQ  $0x10, X0, X3
-	PXOR       X3, X1
-	PSHUFB     sum<>+0(SB), X1
-	MOVSS      X1, 4(AX)
-	ADDQ       $0x08, AX
-	ADDQ       SI, DX
-	ADDQ       SI, BX
-	DECQ       DI
-	JNZ        group
-	SFENCE
+	MOVOU       (CX), X3
+	MOVOU       (DX), X4
+	MOVNTO      X4, (BX)
+	PREFETCHNTA (R11)
+	MOVOU       X3, X5
+	PCLMULQDQ   $0x00, X4, X5
+	PCLMULQDQ   $0x11, X3, X4
+	PXOR        X5, X0
+	PXOR        X4, X0
+	MOVOU       (DX)(SI*1), X4
+	MOVNTO      X4, (BX)(SI*1)
+	MOVOU       X3, X5
+	PCLMULQDQ   $0x00, X4, X5
+	PCLMULQDQ   $0x11, X3, X4
+	PXOR        X5, X1
+	PXOR        X4, X1
+	ADDQ        $0x20, R11
+	ADDQ        $0x10, DX
+	ADDQ        $0x10, BX
+	ADDQ        $0x10, CX
+	CMPQ        CX, R10
+	JNE         row
+	PXOR        X2, X0
+	MOVOU       (R8), X3
+	MOVOU       X0, X4
+	PCLMULQDQ   $0x00, X3, X4
+	PCLMULQDQ   $0x10, X3, X4
+	PXOR        X4, X0
+	PSHUFB      sum<>+0(SB), X0
+	MOVSS       X0, (AX)
+	PXOR        X2, X1
+	MOVOU       (R8), X0
+	MOVOU       X1, X3
+	PCLMULQDQ   $0x00, X0, X3
+	PCLMULQDQ   $0x10, X0, X3
+	PXOR        X3, X1
+	PSHUFB      sum<>+0(SB), X1
+	MOVSS       X1, 4(AX)
+	ADDQ        $0x08, AX
+	ADDQ        SI, DX
+	ADDQ        SI, BX
+	DECQ        DI
+	JNZ         group
 	RET
 
 // func sse42Fused(sums *byte, src *byte, n int, groups int, t *uint64)

@@ -28,7 +28,8 @@ func vpclmulDotCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint
 // vpclmulDotStream writes the big-endian CRC of each of groups·2 consecutive chunks at src to
 // sums. A chunk has n bytes, a multiple of 32 up to 4096.
 // t is the polynomial's constants, groups at least 1.
-// The chunks are copied to dst, around the cache; dst must be aligned to a register.
+// The chunks are copied to dst, around the cache; dst must be aligned to a register,
+// and storeFence called in the end.
 //
 //go:noescape
 func vpclmulDotStream(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)

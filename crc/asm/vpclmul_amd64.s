@@ -492,7 +492,7 @@ TEXT ·vpclmulDotStream(SB), NOSPLIT, $0-48
 	VPSLLDQ     $0x08, X0, X0
 	VPXOR       X0, X2, X2
 	VINSERTI128 $0x01, X2, Y2, Y0
-	LEAQ        (DX)(SI*4), R11
+	LEAQ        8192(DX), R11
 
 group:
 	VPXOR Y1, Y1, Y1
@@ -500,26 +500,26 @@ group:
 	MOVQ  R9, CX
 
 row:
-	VMOVDQU    (CX), Y3
-	VMOVDQU    (DX), Y4
-	VMOVNTDQ   Y4, (BX)
-	PREFETCHT0 (R11)
-	VPCLMULQDQ $0x00, Y4, Y3, Y5
-	VPCLMULQDQ $0x11, Y3, Y4, Y4
-	VPXOR      Y5, Y1, Y1
-	VPXOR      Y4, Y1, Y1
-	VMOVDQU    (DX)(SI*1), Y4
-	VMOVNTDQ   Y4, (BX)(SI*1)
-	VPCLMULQDQ $0x00, Y4, Y3, Y5
-	VPCLMULQDQ $0x11, Y3, Y4, Y4
-	VPXOR      Y5, Y2, Y2
-	VPXOR      Y4, Y2, Y2
-	ADDQ       $0x40, R11
-	ADDQ       $0x20, DX
-	ADDQ       $0x20, BX
-	ADDQ       $0x20, CX
-	CMPQ       CX, R10
-	JNE        row
+	VMOVDQU     (CX), Y3
+	VMOVDQU     (DX), Y4
+	VMOVNTDQ    Y4, (BX)
+	PREFETCHNTA (R11)
+	VPCLMULQDQ  $0x00, Y4, Y3, Y5
+	VPCLMULQDQ  $0x11, Y3, Y4, Y4
+	VPXOR       Y5, Y1, Y1
+	VPXOR       Y4, Y1, Y1
+	VMOVDQU     (DX)(SI*1), Y4
+	VMOVNTDQ    Y4, (BX)(SI*1)
+	VPCLMULQDQ  $0x00, Y4, Y3, Y5
+	VPCLMULQDQ  $0x11, Y3, Y4, Y4
+	VPXOR       Y5, Y2, Y2
+	VPXOR       Y4, Y2, Y2
+	ADDQ        $0x40, R11
+	ADDQ        $0x20, DX
+	ADDQ        $0x20, BX
+	ADDQ        $0x20, CX
+	CMPQ        CX, R10
+	JNE         row
 
 	// the sum of both lanes: chunk a's in lane 0, chunk b's in lane 1
 	VPBLENDD       $0xf0, Y2, Y1, Y3
@@ -539,7 +539,6 @@ row:
 	ADDQ           SI, BX
 	DECQ           DI
 	JNZ            group
-	SFENCE
 	VZEROUPPER
 	RET
 

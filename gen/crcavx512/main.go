@@ -310,6 +310,12 @@ func dot(copy x86.Copy) {
 		VPXORQ(r, init, init)
 	}
 
+	ahead := GP64()
+	if copy.NonTemporal {
+		LEAQ(Mem{Base: src, Disp: x86.StreamAhead}, ahead)
+	} else {
+		LEAQ(Mem{Base: src, Index: n, Scale: 4}, ahead)
+	}
 	var acc [4]VecVirtual
 	Label("group")
 	for c := range acc {
@@ -349,8 +355,10 @@ func dot(copy x86.Copy) {
 		if copy.Copying {
 			store(copy, d, at(dst, c, 0))
 		}
+		x86.Prefetch(copy, Mem{Base: ahead, Disp: row * c})
 		accumulate(kv, d, acc[c])
 	}
+	ADDQ(U32(4*row), ahead)
 	ADDQ(U32(row), src)
 	if copy.Copying {
 		ADDQ(U32(row), dst)
@@ -367,9 +375,6 @@ func dot(copy x86.Copy) {
 	}
 	DECQ(groups)
 	JNZ(LabelRef("group"))
-	if copy.NonTemporal {
-		SFENCE()
-	}
 	VZEROUPPER()
 	RET()
 }
@@ -522,7 +527,10 @@ func affine(name string, copy x86.Copy, prefetch bool) {
 		return Mem{Base: p, Index: n, Scale: uint8(c), Disp: disp}
 	}
 	ahead := GP64()
-	if prefetch {
+	switch {
+	case copy.NonTemporal:
+		LEAQ(Mem{Base: src, Disp: x86.StreamAhead}, ahead)
+	case prefetch:
 		LEAQ(Mem{Base: src, Index: n, Scale: 4}, ahead)
 	}
 
@@ -564,8 +572,8 @@ func affine(name string, copy x86.Copy, prefetch bool) {
 			xor3(x, y, plane[c][i])
 		}
 		if prefetch {
-			PREFETCHT0(Mem{Base: ahead, Disp: row * 2 * i})
-			PREFETCHT0(Mem{Base: ahead, Disp: row * (2*i + 1)})
+			x86.Prefetch(copy, Mem{Base: ahead, Disp: row * 2 * i})
+			x86.Prefetch(copy, Mem{Base: ahead, Disp: row * (2*i + 1)})
 		}
 		if i < 2 {
 			kv := ZMM()
@@ -617,9 +625,6 @@ func affine(name string, copy x86.Copy, prefetch bool) {
 	}
 	DECQ(groups)
 	JNZ(LabelRef("group"))
-	if copy.NonTemporal {
-		SFENCE()
-	}
 	VZEROUPPER()
 	RET()
 }

@@ -17,6 +17,7 @@ func main() {
 	update()
 	chunks(6)
 	compose()
+	fence()
 	t := x86.NewTables()
 	x86.SSE.Single("sse42Update", t)
 	for _, copy := range []x86.Copy{x86.NoCopy, x86.Cached, x86.NonTemporal} {
@@ -26,21 +27,84 @@ func main() {
 	Generate()
 }
 
-// update is one chain of crc32q, three cycles a step.
+// update is one chain of crc32q, three cycles a step, for short messages of any
+// length with few branches to mispredict. The odd bytes come first: zeros in
+// front of a message change nothing, so the first r = 1 to 8 bytes of w, with
+// the register s over them, are a word of their own when shifted to its end,
+//
+//	crc32q(0, (w ^ s) << 8(8-r)) ^ s >> 8r
+//
+// where the last term is the part of s that reaches beyond them.
 func update() {
 	TEXT("castagnoliUpdate", NOSPLIT, "func(crc uint32, src *byte, n int) uint32")
 	Pragma("noescape")
-	Doc("castagnoliUpdate adds the n bytes at src to the CRC-32C crc, as updateGeneric does.")
-	crc := GP64()
-	Load(Param("crc"), crc.As32())
-	src := Load(Param("src"), GP64())
-	n := GP64()
+	Doc("castagnoliUpdate adds the n bytes at src, at least 1, to the CRC-32C crc, as", "updateGeneric does.")
+	s := GP64()
+	Load(Param("crc"), s.As32())
+	src, n := GP64(), GP64()
+	Load(Param("src"), src)
 	Load(Param("n"), n)
-	NOTL(crc.As32())
-	words(n, []GPVirtual{crc}, func(int) Mem { return Mem{Base: src} }, src)
+	w, r := GP64(), GP64()
+	NOTL(s.As32())
+	LEAQ(Mem{Base: n, Disp: -1}, r)
+	ANDQ(Imm(7), r)
+	CMPQ(n, Imm(8))
+	JB(LabelRef("short"))
+	MOVQ(Mem{Base: src}, w)
+
+	Label("odd")
+	Comment("r is one less here, so that no shift is by 64")
+	LEAQ(Mem{Base: src, Index: r, Scale: 1, Disp: 1}, src)
+	SHLQ(Imm(3), r)
+	MOVQ(r, RCX)
+	XORQ(s, w)
+	SHRQ(Imm(8), s)
+	SHRQ(CL, s)
+	XORQ(Imm(56), RCX)
+	SHLQ(CL, w)
+	crc := GP64()
+	XORL(crc.As32(), crc.As32())
+	CRC32Q(w, crc)
+	XORQ(s, crc)
+	DECQ(n)
+	SHRQ(Imm(3), n)
+	JZ(LabelRef("done"))
+	Label("word")
+	CRC32Q(Mem{Base: src}, crc)
+	ADDQ(Imm(8), src)
+	DECQ(n)
+	JNZ(LabelRef("word"))
+	Label("done")
 	NOTL(crc.As32())
 	Store(crc.As32(), ReturnIndex(0))
 	RET()
+
+	Label("short")
+	Comment("4 to 7 bytes are two halves that overlap, 1 to 3 three bytes that may")
+	t := GP64()
+	CMPQ(n, Imm(4))
+	JB(LabelRef("tiny"))
+	MOVL(Mem{Base: src, Index: n, Scale: 1, Disp: -4}, w.As32())
+	LEAQ(Mem{Disp: -32, Index: n, Scale: 8, Base: n}, RCX)
+	SUBQ(n, RCX)
+	SHLQ(CL, w)
+	MOVL(Mem{Base: src}, t.As32())
+	ORQ(t, w)
+	JMP(LabelRef("odd"))
+	Label("tiny")
+	MOVBLZX(Mem{Base: src, Index: n, Scale: 1, Disp: -1}, w.As32())
+	LEAQ(Mem{Disp: -8, Index: n, Scale: 8, Base: n}, RCX)
+	SUBQ(n, RCX)
+	SHLQ(CL, w)
+	MOVQ(n, RCX)
+	SHRQ(Imm(1), RCX)
+	MOVBLZX(Mem{Base: src, Index: RCX, Scale: 1}, t.As32())
+	SHLQ(Imm(3), RCX)
+	SHLQ(CL, t)
+	ORQ(t, w)
+	MOVBLZX(Mem{Base: src}, t.As32())
+	ORQ(t, w)
+	JMP(LabelRef("odd"))
 }
 
 // words emits the loops that run one crc32 chain per register over n bytes.
@@ -183,4 +247,12 @@ func reduce(r VecVirtual, table Register) GPVirtual {
 	PXOR(q, r)
 	PEXTRD(Imm(2), r, crc)
 	return crc
+}
+
+// fence orders stores around the cache before what follows.
+func fence() {
+	TEXT("storeFence", NOSPLIT, "func()")
+	Doc("storeFence makes stores around the cache visible before later stores.")
+	SFENCE()
+	RET()
 }

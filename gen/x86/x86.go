@@ -408,6 +408,20 @@ var (
 	NonTemporal = Copy{"Stream", true, true}
 )
 
+// StreamAhead is how many bytes ahead loops that copy around the cache
+// prefetch. On Zen 5, from 4 KiB to 16 KiB are equally good.
+const StreamAhead = 8192
+
+// Prefetch fetches the line at m: what goes around the cache should leave it
+// soon (on Zen 5 that makes copies 10 % faster).
+func Prefetch(c Copy, m Mem) {
+	if c.NonTemporal {
+		PREFETCHNTA(m)
+	} else {
+		PREFETCHT0(m)
+	}
+}
+
 // Signature is that of a loop over chunks of any size.
 func (c Copy) Signature() string {
 	if c.Copying {
@@ -426,7 +440,8 @@ func (c Copy) Doc(name, crc string, chunks int, sizes string) []string {
 	}
 	switch {
 	case c.NonTemporal:
-		doc = append(doc, "The chunks are copied to dst, around the cache; dst must be aligned to a register.")
+		doc = append(doc, "The chunks are copied to dst, around the cache; dst must be aligned to a register,",
+			"and storeFence called in the end.")
 	case c.Copying:
 		doc = append(doc, "The chunks are copied to dst.")
 	}
@@ -472,7 +487,11 @@ func (i ISA) Dot(name string, t Tables, copy Copy) {
 	init := i.everywhere(i.start(ones, h, mask, first))
 	from, to := chunkAt(src, []GPVirtual{n}), chunkAt(dst, []GPVirtual{n})
 	ahead := GP64()
-	LEAQ(Mem{Base: src, Index: n, Scale: 4}, ahead)
+	if copy.NonTemporal {
+		LEAQ(Mem{Base: src, Disp: StreamAhead}, ahead)
+	} else {
+		LEAQ(Mem{Base: src, Index: n, Scale: 4}, ahead)
+	}
 
 	Label("group")
 	acc := []VecVirtual{i.New(), i.New()}
@@ -535,7 +554,7 @@ func (i ISA) Dot(name string, t Tables, copy Copy) {
 			i.Store(d, to(c, 0), copy.NonTemporal)
 		}
 		if c == 0 {
-			PREFETCHT0(Mem{Base: ahead})
+			Prefetch(copy, Mem{Base: ahead})
 		}
 		i.accumulate(kv, d, acc[c])
 	}
@@ -556,9 +575,6 @@ func (i ISA) Dot(name string, t Tables, copy Copy) {
 	}
 	DECQ(groups)
 	JNZ(LabelRef("group"))
-	if copy.NonTemporal {
-		SFENCE()
-	}
 	end(i)
 }
 
