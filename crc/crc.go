@@ -11,6 +11,7 @@ package crc
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/blockpath/blockpath/crc/asm"
 )
@@ -102,8 +103,7 @@ func panicNoPoly(k Kind) { panic("crc: " + k.String() + " has no polynomial") }
 // Update returns the CRC of the message whose CRC is sum followed by p. The
 // CRC of the empty message is 0. It panics if k is not CRC32C or CRC32.
 func Update(k Kind, sum uint32, p []byte) uint32 {
-	poly := k.poly()
-	return updates[poly&1][class(len(p), lengthClasses)].Update(poly, sum, p)
+	return updates[k][bits.Len(uint(len(p)))].Update(asm.Poly(k), sum, p)
 }
 
 // Checksum returns the CRC of p. It panics if k is not CRC32C or CRC32.

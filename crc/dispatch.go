@@ -50,8 +50,16 @@ type table [2][operations][chunkClasses][lengthClasses]asm.Kernel
 // of the CPU.
 var chosen = choose(rules[:], func(k asm.Kernel) bool { return k.Available() && k.Suits() })
 
-// updates is chosen's part for opUpdate, which has no chunks, in one piece.
-var updates = [2][lengthClasses]asm.Kernel{chosen[0][opUpdate][0], chosen[1][opUpdate][0]}
+// updates is chosen's part for opUpdate by the number of bits of the length, so
+// that Update is short enough to be inlined.
+var updates = func() (u [2][bits.UintSize + 1]asm.Kernel) {
+	for p := range u {
+		for l := range u[p] {
+			u[p][l] = chosen[p][opUpdate][0][min(l, lengthClasses-1)]
+		}
+	}
+	return u
+}()
 
 func choose(rules []rule, usable func(asm.Kernel) bool) (t table) {
 	for _, r := range rules {
