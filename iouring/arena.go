@@ -482,13 +482,6 @@ func (b Buffer) unpin() {
 	}
 }
 
-// from returns the view from i on of a pinned view.
-func (b Buffer) from(i int) Buffer {
-	b.off += uint32(i)
-	b.n -= uint32(i)
-	return b
-}
-
 // pinned returns the memory of a view that is pinned.
 func (b Buffer) pinned() []byte {
 	if b.arena == nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/blockpath/blockpath/stripedcounter"
@@ -58,8 +59,8 @@ type Backend interface {
 	// zero without a ring.
 	Stats() *stripedcounter.Set
 
-	// Close waits for the operations in flight and frees what the backend holds.
-	// Later operations fail with ErrClosed. Closing twice is fine.
+	// Close waits for the operations that the ring has and frees what the backend
+	// holds. Later operations fail with ErrClosed. Closing twice is fine.
 	Close() error
 }
 
@@ -122,9 +123,10 @@ func Open(cfg Config) (Backend, error) {
 }
 
 // A device does an operation once: it may do less than was asked for, and fail
-// for no lasting reason. Errors are those of the system, or of ctx.
+// for no lasting reason. Errors are those of the system, or of ctx. Memory is an
+// arena's and stays pinned until the call returns.
 type device interface {
-	read(ctx context.Context, f *File, b Buffer, off int64) (int, error)
+	read(ctx context.Context, f *File, mem []byte, off int64) (int, error)
 	// write writes what is left of bs after skip bytes.
 	write(ctx context.Context, f *File, bs []Buffer, skip int, off int64) (int, error)
 	// datasync stores the outcome for files[i] in errs[i].
@@ -134,16 +136,14 @@ type device interface {
 
 // backend adds to a device what makes an operation whole.
 type backend struct {
-	dev  device
-	caps Capabilities
-	ops  gate
-	stat *stripedcounter.Set
+	dev    device
+	caps   Capabilities
+	stat   *stripedcounter.Set
+	closed atomic.Bool
 }
 
 func newBackend(dev device, caps Capabilities, stat *stripedcounter.Set) *backend {
-	b := &backend{dev: dev, caps: caps, stat: stat}
-	b.ops.init()
-	return b
+	return &backend{dev: dev, caps: caps, stat: stat}
 }
 
 func newSyscallBackend(reason string) *backend {
@@ -156,143 +156,169 @@ func (b *backend) Name() string               { return b.caps.Backend }
 func (b *backend) Capabilities() Capabilities { return b.caps }
 
 func (b *backend) Close() error {
-	if !b.ops.close() {
+	if b.closed.Swap(true) {
 		return nil
 	}
 	return b.dev.close()
 }
 
-// begin admits an operation on f, which end then ends.
-func (b *backend) begin(f *File) error {
-	if !b.ops.enter() {
+// begin admits an operation on f.
+func (b *backend) begin(ctx context.Context, f *File, off int64) error {
+	if b.closed.Load() {
 		return ErrClosed
 	}
+	if off < 0 {
+		return unix.EINVAL
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if !f.ops.enter() {
-		b.ops.leave()
 		return os.ErrClosed
 	}
 	return nil
 }
 
-func (b *backend) end(f *File) {
-	f.ops.leave()
-	b.ops.leave()
-}
+// ReadAt and WriteAt have no deferred functions, wrap errors only where they
+// have some, and leave what follows the first try to another function: a read of
+// a cached page takes less than half a microsecond, and after a system call even
+// a return costs.
 
 func (b *backend) ReadAt(ctx context.Context, f *File, buf Buffer, off int64) (int, error) {
-	fail := func(done int, err error) (int, error) {
-		b.stat.Add(statErrors, 1)
-		return done, &IOError{Op: opRead, File: f.Name(), Offset: off, Length: int64(buf.Len()), Done: int64(done), Err: err}
-	}
-	if off < 0 {
-		return fail(0, unix.EINVAL)
-	}
-	if err := b.begin(f); err != nil {
-		return fail(0, err)
-	}
-	defer b.end(f)
-	if err := buf.pin(); err != nil {
-		return 0, err
-	}
-	defer buf.unpin()
-
-	done := 0
-	for tries := 0; done < buf.Len(); {
-		if err := ctx.Err(); err != nil {
-			return fail(done, err)
-		}
-		n, err := b.dev.read(ctx, f, buf.from(done), off+int64(done))
-		switch {
-		case err != nil:
-			if !b.again(ctx, err, &tries) {
-				return fail(done, err)
-			}
-		case n == 0:
-			b.stat.Add2(statReads, 1, statReadBytes, int64(done))
-			return done, io.EOF
-		default:
-			before := done
-			done += n
-			if done < buf.Len() {
-				b.stat.Add(statShort, 1)
-				if f.direct {
-					// The kernel reads the unaligned end of a file but does not take an
-					// unaligned offset to find out that there is no more.
-					end, err := f.f.Stat()
-					if err != nil {
-						return fail(done, err)
-					}
-					if off+int64(done) >= end.Size() {
-						b.stat.Add2(statReads, 1, statReadBytes, int64(done))
-						return done, io.EOF
-					}
-					done -= done % f.align
+	n, err := 0, b.begin(ctx, f, off)
+	if err == nil {
+		if err = buf.pin(); err == nil {
+			if mem := buf.pinned(); len(mem) > 0 {
+				if n, err = b.dev.read(ctx, f, mem, off); n < len(mem) {
+					n, err = b.readRest(ctx, f, mem, off, n, err)
 				}
 			}
-			if done > before {
-				tries = 0
-			} else if !b.again(ctx, unix.EAGAIN, &tries) {
-				return fail(done, io.ErrNoProgress)
-			}
+			buf.unpin()
 		}
+		f.ops.leave()
 	}
-	b.stat.Add2(statReads, 1, statReadBytes, int64(done))
-	return done, nil
+	if err == nil || err == io.EOF {
+		b.stat.Add2(statReads, 1, statReadBytes, int64(n))
+		return n, err
+	}
+	return n, b.failed(err, IOError{Op: opRead, File: f.Name(), Offset: off, Length: int64(buf.Len()), Done: int64(n)})
 }
 
 func (b *backend) WriteAt(ctx context.Context, f *File, bs []Buffer, off int64) error {
-	total := 0
-	for _, buf := range bs {
-		total += buf.Len()
+	n, total, err := 0, 0, b.begin(ctx, f, off)
+	if err == nil {
+		if e := f.failed.Load(); e != nil {
+			err = e
+		} else if total, err = pinAll(bs); err == nil {
+			if total > 0 {
+				if n, err = b.dev.write(ctx, f, bs, 0, off); n < total {
+					n, err = b.writeRest(ctx, f, bs, total, off, n, err)
+				}
+			}
+			unpinAll(bs)
+		}
+		f.ops.leave()
 	}
-	fail := func(done int, err error) error {
-		b.stat.Add(statErrors, 1)
-		return &IOError{Op: opWrite, File: f.Name(), Offset: off, Length: int64(total), Done: int64(done), Err: err}
+	if err == nil {
+		b.stat.Add2(statWrites, 1, statWriteBytes, int64(n))
+		return nil
 	}
-	if off < 0 {
-		return fail(0, unix.EINVAL)
+	for total = 0; len(bs) > 0; bs = bs[1:] {
+		total += bs[0].Len()
 	}
-	if err := f.stuck(opWrite, off, int64(total)); err != nil {
-		return err
-	}
-	if err := b.begin(f); err != nil {
-		return fail(0, err)
-	}
-	defer b.end(f)
-	if _, err := pinAll(bs); err != nil {
-		return err
-	}
-	defer unpinAll(bs)
+	return b.failed(err, IOError{Op: opWrite, File: f.Name(), Offset: off, Length: int64(total), Done: int64(n)})
+}
 
-	done := 0
-	for tries := 0; done < total; {
-		if err := ctx.Err(); err != nil {
-			return fail(done, err)
-		}
-		n, err := b.dev.write(ctx, f, bs, done, off+int64(done))
-		switch {
-		case err != nil:
-			if !b.again(ctx, err, &tries) {
-				return fail(done, err)
-			}
-		case n == 0:
-			return fail(done, io.ErrShortWrite)
-		default:
-			before := done
-			done += n
-			if done < total {
-				b.stat.Add(statShort, 1)
-				done -= done % f.align
-			}
-			if done > before {
-				tries = 0
-			} else if !b.again(ctx, unix.EAGAIN, &tries) {
-				return fail(done, io.ErrNoProgress)
-			}
-		}
+// failed makes the error of an operation.
+func (b *backend) failed(err error, e IOError) error {
+	b.stat.Add(statErrors, 1)
+	switch err := err.(type) {
+	case *BufferError:
+		return err
+	case *IOError: // of the datasync that failed
+		e.Err, e.Sticky = err.Err, true
+	default:
+		e.Err = err
 	}
-	b.stat.Add2(statWrites, 1, statWriteBytes, int64(total))
-	return nil
+	return &e
+}
+
+// readRest goes on after a first try that read n bytes or failed with err, until
+// mem is full or the file ends, and returns how much was read.
+func (b *backend) readRest(ctx context.Context, f *File, mem []byte, off int64, n int, err error) (done int, _ error) {
+	for tries := 0; ; {
+		if err != nil {
+			if !b.again(ctx, err, &tries) {
+				return done, err
+			}
+		} else {
+			if n == 0 {
+				return done, io.EOF
+			}
+			before := done
+			if done += n; done == len(mem) {
+				return done, nil
+			}
+			b.stat.Add(statShort, 1)
+			if f.direct {
+				// The kernel reads the unaligned end of a file but does not take an
+				// unaligned offset to find out that there is no more.
+				end, err := f.f.Stat()
+				if err != nil {
+					return done, err
+				}
+				if off+int64(done) >= end.Size() {
+					return done, io.EOF
+				}
+			}
+			if !b.progress(ctx, f, before, &done, &tries) {
+				return done, io.ErrNoProgress
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return done, err
+		}
+		n, err = b.dev.read(ctx, f, mem[done:], off+int64(done))
+	}
+}
+
+// writeRest goes on after a first try that wrote n bytes or failed with err,
+// until all of bs, total bytes, are written, and returns how much was.
+func (b *backend) writeRest(ctx context.Context, f *File, bs []Buffer, total int, off int64, n int, err error) (done int, _ error) {
+	for tries := 0; ; {
+		if err != nil {
+			if !b.again(ctx, err, &tries) {
+				return done, err
+			}
+		} else {
+			if n == 0 {
+				return done, io.ErrShortWrite
+			}
+			before := done
+			if done += n; done == total {
+				return done, nil
+			}
+			b.stat.Add(statShort, 1)
+			if !b.progress(ctx, f, before, &done, &tries) {
+				return done, io.ErrNoProgress
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return done, err
+		}
+		n, err = b.dev.write(ctx, f, bs, done, off+int64(done))
+	}
+}
+
+// progress takes a short operation back to the last block that the file can go
+// on from, and reports whether to go on: not if no block gets done for ever.
+func (b *backend) progress(ctx context.Context, f *File, before int, done, tries *int) bool {
+	*done -= *done % f.align
+	if *done > before {
+		*tries = 0
+		return true
+	}
+	return b.again(ctx, unix.EAGAIN, tries)
 }
 
 func (b *backend) Datasync(ctx context.Context, files ...*File) error {
@@ -300,18 +326,15 @@ func (b *backend) Datasync(ctx context.Context, files ...*File) error {
 	todo := make([]*File, 0, len(files))
 	at := make([]int, 0, len(files))
 	for i, f := range files {
-		if err := f.stuck(opDatasync, 0, 0); err != nil {
-			errs[i] = err
-			continue
-		}
-		err := b.begin(f)
+		err := b.begin(ctx, f, 0)
 		if err == nil {
-			if err = ctx.Err(); err != nil {
-				b.end(f)
+			if e := f.failed.Load(); e != nil {
+				err = e
+				f.ops.leave()
 			}
 		}
 		if err != nil {
-			errs[i] = &IOError{Op: opDatasync, File: f.Name(), Err: err}
+			errs[i] = b.failed(err, IOError{Op: opDatasync, File: f.Name()})
 			continue
 		}
 		todo, at = append(todo, f), append(at, i)
@@ -343,7 +366,7 @@ func (b *backend) Datasync(ctx context.Context, files ...*File) error {
 					f.failed.CompareAndSwap(nil, e)
 				}
 			}
-			b.end(f)
+			f.ops.leave()
 		}
 		todo, at, got = todo[:k], at[:k], got[:k]
 		clear(got)

@@ -2,9 +2,8 @@ package iouring
 
 import (
 	"context"
-	"slices"
 	"sync"
-	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,40 +20,48 @@ type ringDevice struct {
 	sysDevice
 	engine *Engine
 	arenas []*Arena // registered
-	ops    sync.Pool
-	slow   atomic.Int64 // reads and writes under way that may have to wait
+	ops    gate     // operations that may have to wait
+	free   sync.Pool
 }
+
+// alone reports whether the caller's is the only operation that may have to
+// wait. Then a plain call is cheapest. It is not while others are in flight: the
+// kernel completes those on the thread that submitted them, which may be this
+// one, and a plain call would block it.
+func (d *ringDevice) alone() bool { return d.ops.state.Load() == 1 }
 
 func newRingDevice(e *Engine, arenas []*Arena) *ringDevice {
-	return &ringDevice{engine: e, arenas: arenas, ops: sync.Pool{New: func() any { return new(Op) }}}
+	d := &ringDevice{engine: e, arenas: arenas, free: sync.Pool{New: func() any { return new(Op) }}}
+	d.ops.init()
+	return d
 }
 
-func (d *ringDevice) read(ctx context.Context, f *File, b Buffer, off int64) (int, error) {
+func (d *ringDevice) read(ctx context.Context, f *File, mem []byte, off int64) (int, error) {
+	if !d.ops.enter() {
+		return 0, ErrClosed
+	}
+	n, err := d.readInside(ctx, f, mem, off)
+	d.ops.leave()
+	return n, err
+}
+
+func (d *ringDevice) readInside(ctx context.Context, f *File, mem []byte, off int64) (int, error) {
+	if d.alone() {
+		return d.sysDevice.read(ctx, f, mem, off)
+	}
 	if !f.direct && !f.noNowait.Load() {
-		n, err := preadNowait(f.fd, b, off)
+		n, err := preadNowait(f.fd, mem, off)
 		switch err {
-		case nil:
-			return n, nil
 		case unix.EAGAIN:
 		case unix.EOPNOTSUPP, unix.ENOSYS:
 			f.noNowait.Store(true)
 		default:
-			return 0, err
+			return n, err
 		}
 	}
-	// Not while others are in flight: the kernel completes those on the thread
-	// that submitted them, which may be this one, and a plain call would block it.
-	defer d.slow.Add(-1)
-	if d.slow.Add(1) == 1 {
-		return d.sysDevice.read(ctx, f, b, off)
-	}
 	d.engine.stat.Add(statRingReads, 1)
-	op := d.ops.Get().(*Op)
-	if i := d.registered(b); i >= 0 {
-		op.PrepReadFixed(f.fd, b, off, i)
-	} else {
-		op.PrepRead(f.fd, b, off)
-	}
+	op := d.free.Get().(*Op)
+	d.prep(op, OpRead, OpReadFixed, f.fd, mem, off)
 	return d.do(ctx, op)
 }
 
@@ -62,41 +69,39 @@ func (d *ringDevice) write(ctx context.Context, f *File, bs []Buffer, skip int, 
 	if !f.direct {
 		return d.sysDevice.write(ctx, f, bs, skip, off)
 	}
-	defer d.slow.Add(-1)
-	if d.slow.Add(1) == 1 {
+	if !d.ops.enter() {
+		return 0, ErrClosed
+	}
+	n, err := d.writeInside(ctx, f, bs, skip, off)
+	d.ops.leave()
+	return n, err
+}
+
+func (d *ringDevice) writeInside(ctx context.Context, f *File, bs []Buffer, skip int, off int64) (int, error) {
+	if d.alone() {
 		return d.sysDevice.write(ctx, f, bs, skip, off)
 	}
 	d.engine.stat.Add(statRingWrites, 1)
-	op := d.ops.Get().(*Op)
-	if b, ok := only(bs, skip); ok {
-		if i := d.registered(b); i >= 0 {
-			op.PrepWriteFixed(f.fd, b, off, i)
-		} else {
-			op.PrepWrite(f.fd, b, off)
-		}
-	} else {
-		op.prepVector(OpWritev, f.fd, bs, skip, off)
+	op := d.free.Get().(*Op)
+	if iov := op.prepVector(OpWritev, f.fd, bs, skip, off); len(iov) == 1 {
+		d.prep(op, OpWrite, OpWriteFixed, f.fd, unsafe.Slice(iov[0].Base, iov[0].Len), off)
 	}
 	return d.do(ctx, op)
 }
 
-// only returns what is left of bs after skip bytes, if that is in one buffer.
-func only(bs []Buffer, skip int) (Buffer, bool) {
-	var rest Buffer
-	for _, b := range bs {
-		if skip >= b.Len() {
-			skip -= b.Len()
-			continue
+// prep prepares an operation on memory that the backend has pinned, as a fixed
+// one if the memory is registered.
+func (d *ringDevice) prep(op *Op, plain, fixed Opcode, fd int, mem []byte, off int64) {
+	p := unsafe.Pointer(unsafe.SliceData(mem))
+	for i, a := range d.arenas {
+		if uintptr(p)-uintptr(a.base) < uintptr(a.Bytes()) {
+			op.prep(fixed, fd, p, len(mem), uint64(off))
+			op.raw.bufIndex = uint16(i)
+			return
 		}
-		if rest.Len() > 0 {
-			return Buffer{}, false
-		}
-		rest, skip = b.from(skip), 0
 	}
-	return rest, true
+	op.prep(plain, fd, p, len(mem), uint64(off))
 }
-
-func (d *ringDevice) registered(b Buffer) int { return slices.Index(d.arenas, b.arena) }
 
 func (d *ringDevice) do(ctx context.Context, op *Op) (int, error) {
 	n, err := d.engine.Do(ctx, op)
@@ -109,8 +114,8 @@ func (d *ringDevice) do(ctx context.Context, op *Op) (int, error) {
 }
 
 func (d *ringDevice) put(op *Op) {
-	op.PrepNop() // lets go of buffers
-	d.ops.Put(op)
+	op.PrepNop() // lets go of the vector
+	d.free.Put(op)
 }
 
 func (d *ringDevice) datasync(ctx context.Context, files []*File, errs []error) {
@@ -118,10 +123,17 @@ func (d *ringDevice) datasync(ctx context.Context, files []*File, errs []error) 
 		d.sysDevice.datasync(ctx, files, errs)
 		return
 	}
+	if !d.ops.enter() {
+		for i := range errs {
+			errs[i] = ErrClosed
+		}
+		return
+	}
+	defer d.ops.leave()
 	d.engine.stat.Add(statRingSyncs, int64(len(files)))
 	ops := make([]*Op, len(files))
 	for i, f := range files {
-		ops[i] = d.ops.Get().(*Op)
+		ops[i] = d.free.Get().(*Op)
 		ops[i].PrepFsync(f.fd, true)
 	}
 	// There are no buffers or links that Submit could object to.
@@ -141,4 +153,7 @@ func (d *ringDevice) datasync(ctx context.Context, files []*File, errs []error) 
 	}
 }
 
-func (d *ringDevice) close() error { return d.engine.Close() }
+func (d *ringDevice) close() error {
+	d.ops.close()
+	return d.engine.Close()
+}

@@ -15,8 +15,8 @@ const maxParallelSyncs = 16
 // sysDevice is plain system calls on the caller's goroutine.
 type sysDevice struct{}
 
-func (sysDevice) read(_ context.Context, f *File, b Buffer, off int64) (int, error) {
-	return unix.Pread(f.fd, b.pinned(), off)
+func (sysDevice) read(_ context.Context, f *File, mem []byte, off int64) (int, error) {
+	return unix.Pread(f.fd, mem, off)
 }
 
 func (sysDevice) write(_ context.Context, f *File, bs []Buffer, skip int, off int64) (int, error) {

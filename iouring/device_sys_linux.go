@@ -102,9 +102,9 @@ func pwritev(fd int, bs []Buffer, skip int, off int64) (int, error) {
 
 // preadNowait reads what is in the page cache and fails with EAGAIN if nothing
 // is.
-func preadNowait(fd int, b Buffer, off int64) (int, error) {
-	iov := unix.Iovec{Base: (*byte)(b.addr())}
-	iov.SetLen(b.Len())
+func preadNowait(fd int, mem []byte, off int64) (int, error) {
+	iov := unix.Iovec{Base: unsafe.SliceData(mem)}
+	iov.SetLen(len(mem))
 	n, _, errno := unix.Syscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1,
 		uintptr(off), uintptr(off>>32), unix.RWF_NOWAIT)
 	if errno != 0 {

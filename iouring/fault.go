@@ -50,12 +50,12 @@ type faultDevice struct {
 	plan func(FaultOp) Fault
 }
 
-func (d *faultDevice) read(ctx context.Context, f *File, b Buffer, off int64) (int, error) {
-	fault := d.plan(FaultOp{Op: opRead, File: f.Name(), Offset: off, Length: b.Len()})
-	if fault.Short > 0 && fault.Short < b.Len() {
-		b.n = uint32(fault.blocks(f))
+func (d *faultDevice) read(ctx context.Context, f *File, mem []byte, off int64) (int, error) {
+	fault := d.plan(FaultOp{Op: opRead, File: f.Name(), Offset: off, Length: len(mem)})
+	if fault.Short > 0 && fault.Short < len(mem) {
+		mem = mem[:fault.blocks(f)]
 	}
-	return fault.apply(func() (int, error) { return d.device.read(ctx, f, b, off) })
+	return fault.apply(func() (int, error) { return d.device.read(ctx, f, mem, off) })
 }
 
 func (d *faultDevice) write(ctx context.Context, f *File, bs []Buffer, skip int, off int64) (int, error) {

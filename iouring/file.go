@@ -175,12 +175,3 @@ func (f *File) Close() error {
 	}
 	return errors.Join(err, f.f.Close())
 }
-
-// stuck returns the error of a write or datasync that a failed datasync
-// forbids, or nil.
-func (f *File) stuck(op string, off, length int64) error {
-	if e := f.failed.Load(); e != nil {
-		return &IOError{Op: op, File: f.Name(), Offset: off, Length: length, Err: e.Err, Sticky: true}
-	}
-	return nil
-}

@@ -94,16 +94,24 @@ func (s *SQE) PrepWriteFixed(fd int, b Buffer, off int64, bufIndex int) {
 }
 
 // PrepReadv prepares a preadv into all of bs, at most 1024.
-func (s *SQE) PrepReadv(fd int, bs []Buffer, off int64) { s.prepVector(OpReadv, fd, bs, 0, off) }
+func (s *SQE) PrepReadv(fd int, bs []Buffer, off int64) {
+	s.prepVector(OpReadv, fd, bs, 0, off)
+	s.bufs = slices.Clone(bs)
+}
 
 // PrepWritev prepares a pwritev of all of bs, at most 1024.
-func (s *SQE) PrepWritev(fd int, bs []Buffer, off int64) { s.prepVector(OpWritev, fd, bs, 0, off) }
+func (s *SQE) PrepWritev(fd int, bs []Buffer, off int64) {
+	s.prepVector(OpWritev, fd, bs, 0, off)
+	s.bufs = slices.Clone(bs)
+}
 
-// prepVector prepares a vector of what is left of bs after skip bytes.
-func (s *SQE) prepVector(op Opcode, fd int, bs []Buffer, skip int, off int64) {
+// prepVector prepares a vector of what is left of bs after skip bytes. It leaves
+// the pinning to the caller.
+func (s *SQE) prepVector(op Opcode, fd int, bs []Buffer, skip int, off int64) []unix.Iovec {
 	iov := vector(make([]unix.Iovec, 0, min(len(bs), maxKernelVec)), bs, skip)
 	s.prep(op, fd, unsafe.Pointer(unsafe.SliceData(iov)), len(iov), uint64(off))
-	s.bufs, s.keep = slices.Clone(bs), iov
+	s.keep = iov
+	return iov
 }
 
 // PrepFsync prepares an fsync, or an fdatasync.
