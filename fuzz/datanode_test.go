@@ -40,7 +40,7 @@ func fuzzStore(t *testing.T, dir string) (*datanode.Store, *iouring.Arena) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	arena, err := iouring.NewArena(iouring.ArenaConfig{Bytes: 1 << 20, MaxBuffer: 256 << 10})
+	arena, err := iouring.NewArena(iouring.ArenaConfig{Bytes: 4 << 20, MaxBuffer: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
