@@ -11,5 +11,5 @@ func Combine(k Kind, sumA, sumB uint32, lenB int64) uint32 {
 	if lenB < 0 {
 		panic("crc: Combine with a negative length")
 	}
-	return asm.Multiply(k.poly(), sumA, asm.Monomial(k.poly(), uint64(lenB))) ^ sumB
+	return asm.ShiftCRC(k.poly(), sumA, uint64(lenB)) ^ sumB
 }

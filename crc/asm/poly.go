@@ -36,6 +36,8 @@ func Monomial(p Poly, n uint64) uint32 {
 
 // A Shift moves CRCs by a fixed distance: it multiplies them by x^(8n).
 type Shift struct {
+	poly Poly
+	n    uint64
 	// The product with each byte of the multiplicand, from the lowest on:
 	// multiplication is linear.
 	byByte [4][256]uint32
@@ -44,6 +46,7 @@ type Shift struct {
 // ShiftBy returns the Shift by n bytes modulo the polynomial p. It costs about
 // as much as 50 calls of Multiply.
 func ShiftBy(p Poly, n uint64) (s Shift) {
+	s.poly, s.n = p, n
 	factor := Monomial(p, n)
 	for i := range s.byByte {
 		t := &s.byByte[i]
@@ -59,9 +62,10 @@ func ShiftBy(p Poly, n uint64) (s Shift) {
 
 // Compose returns the CRC of a message whose CRC is crc followed by chunks of
 // as many bytes each as the Shift moves, given the big-endian CRCs of the
-// chunks, by Horner's rule.
+// chunks.
 func (s *Shift) Compose(crc uint32, sums []byte) uint32 {
-	for ; len(sums) >= 4; sums = sums[4:] {
+	crc, sums = composeBatch(s.poly, crc, sums, s.n)
+	for ; len(sums) >= 4; sums = sums[4:] { // Horner's rule
 		crc = s.byByte[0][byte(crc)] ^ s.byByte[1][byte(crc>>8)] ^ s.byByte[2][byte(crc>>16)] ^ s.byByte[3][crc>>24] ^
 			binary.BigEndian.Uint32(sums)
 	}

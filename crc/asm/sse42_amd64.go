@@ -22,6 +22,11 @@ func castagnoliChunks(sums *byte, src *byte, n int, groups int)
 //go:noescape
 func clmulCompose(sums *byte, pairs int, k *uint64, t *uint64) uint32
 
+// clmulShift returns crc·x^(8n). squares holds x^(8·2^k).
+//
+//go:noescape
+func clmulShift(crc uint32, n uint64, squares *uint32, t *uint64) uint32
+
 // storeFence makes stores around the cache visible before later stores.
 func storeFence()
 

@@ -261,6 +261,41 @@ pair:
 	MOVL      AX, ret+32(FP)
 	RET
 
+// func clmulShift(crc uint32, n uint64, squares *uint32, t *uint64) uint32
+// Requires: PCLMULQDQ, SSE2
+TEXT ·clmulShift(SB), NOSPLIT, $0-36
+	MOVL  crc+0(FP), AX
+	MOVQ  AX, X0
+	MOVQ  n+8(FP), AX
+	MOVQ  squares+16(FP), CX
+	MOVQ  t+24(FP), DX
+	MOVOU (DX), X1
+	TESTQ AX, AX
+	JZ    done
+
+bit:
+	BSFQ AX, BX
+	MOVL (CX)(BX*4), BX
+	MOVQ BX, X2
+	LEAQ -1(AX), DX
+
+	// the product of two reflected words of 32 bits as 96 bits is shifted by 33
+	PCLMULQDQ $0x00, X2, X0
+	PADDQ     X0, X0
+	PSLLDQ    $0x04, X0
+	MOVOU     X0, X2
+	PCLMULQDQ $0x00, X1, X2
+	PCLMULQDQ $0x10, X1, X2
+	PXOR      X2, X0
+	PSRLDQ    $0x08, X0
+	ANDQ      DX, AX
+	JNZ       bit
+
+done:
+	MOVQ X0, AX
+	MOVL AX, ret+32(FP)
+	RET
+
 // func storeFence()
 // Requires: MMX+
 TEXT ·storeFence(SB), NOSPLIT, $0

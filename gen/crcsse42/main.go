@@ -17,6 +17,7 @@ func main() {
 	update()
 	chunks(6)
 	compose()
+	shift()
 	fence()
 	t := x86.NewTables()
 	x86.SSE.Single("sse42Update", t)
@@ -237,14 +238,61 @@ func compose() {
 	RET()
 }
 
-// reduce returns R mod P: bits 64 to 95 of R ^ (R.lo·inverse).lo·full.
-func reduce(r VecVirtual, table Register) GPVirtual {
-	barrett, q, crc := XMM(), XMM(), GP32()
-	MOVOU(Mem{Base: table, Disp: layout.Barrett}, barrett)
+// shift multiplies by the squares of x^8 that n is made of.
+func shift() {
+	TEXT("clmulShift", NOSPLIT, "func(crc uint32, n uint64, squares *uint32, t *uint64) uint32")
+	Pragma("noescape")
+	Doc("clmulShift returns crc·x^(8n). squares holds x^(8·2^k).")
+	n, squares, t := GP64(), GP64(), GP64()
+	x, barrett := XMM(), XMM()
+	{
+		crc := GP64()
+		Load(Param("crc"), crc.As32())
+		MOVQ(crc, x)
+	}
+	Load(Param("n"), n)
+	Load(Param("squares"), squares)
+	Load(Param("t"), t)
+	MOVOU(Mem{Base: t, Disp: layout.Barrett}, barrett)
+	TESTQ(n, n)
+	JZ(LabelRef("done"))
+	Label("bit")
+	{
+		k, less, square, q := GP64(), GP64(), XMM(), XMM()
+		BSFQ(n, k)
+		MOVL(Mem{Base: squares, Index: k, Scale: 4}, k.As32())
+		MOVQ(k, square)
+		LEAQ(Mem{Base: n, Disp: -1}, less)
+		Comment("the product of two reflected words of 32 bits as 96 bits is shifted by 33")
+		PCLMULQDQ(Imm(0x00), square, x)
+		PADDQ(x, x)
+		PSLLDQ(Imm(4), x)
+		reduceTo(x, q, barrett)
+		PSRLDQ(Imm(8), x)
+		ANDQ(less, n)
+		JNZ(LabelRef("bit"))
+	}
+	Label("done")
+	crc := GP64()
+	MOVQ(x, crc)
+	Store(crc.As32(), ReturnIndex(0))
+	RET()
+}
+
+// reduceTo turns R into R ^ (R.lo·inverse).lo·full, whose bits 64 to 95 are R
+// mod P and whose others are zero.
+func reduceTo(r, q, barrett VecVirtual) {
 	MOVOU(r, q)
 	PCLMULQDQ(Imm(0x00), barrett, q)
 	PCLMULQDQ(Imm(0x10), barrett, q)
 	PXOR(q, r)
+}
+
+// reduce returns R mod P.
+func reduce(r VecVirtual, table Register) GPVirtual {
+	barrett, q, crc := XMM(), XMM(), GP32()
+	MOVOU(Mem{Base: table, Disp: layout.Barrett}, barrett)
+	reduceTo(r, q, barrett)
 	PEXTRD(Imm(2), r, crc)
 	return crc
 }
