@@ -442,6 +442,10 @@ func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*Bloc
 	}
 	r := &replica{key: keyOf(b), vol: vol, state: writing, stamp: b.Stamp, known: true, chunks: c}
 	w := newWriter(s, r, c, b.NumBytes)
+	// Whoever finds the replica in the store and stops its writer waits until there
+	// are files.
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if err := s.add(op, b, r); err != nil {
 		w.unreserve(w.reserved)
 		return nil, err
@@ -450,6 +454,10 @@ func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*Bloc
 		s.mu.Lock()
 		delete(s.blocks, r.key)
 		s.mu.Unlock()
+		r.mu.Lock()
+		r.writer = nil
+		r.mu.Unlock()
+		w.ended = true
 		w.unreserve(w.reserved)
 		return nil, s.refuse(op, b, packet.Error, "cannot create the files", err)
 	}
@@ -457,7 +465,7 @@ func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*Bloc
 	w.dropBehind = s.cfg.DropBehind
 	if s.cfg.Direct {
 		if err := w.goDirect(); err != nil {
-			return nil, errors.Join(err, w.Abort(ctx))
+			return nil, errors.Join(err, w.abort(ctx))
 		}
 	}
 	return w, nil

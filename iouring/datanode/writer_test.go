@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/blockpath/blockpath/crc"
@@ -467,5 +469,58 @@ func TestEndedWriter(t *testing.T) {
 				<-stopped
 			}
 		})
+	}
+}
+
+// Many want the same block at the same time, to create it, to recover it, to
+// close the store: one creates it, and everything ends.
+func TestCreateRaces(t *testing.T) {
+	checkLeaks(t)
+	for round := range int64(20) {
+		s := openStore(t, fastDir(t))
+		var wg sync.WaitGroup
+		var created atomic.Int32
+		for g := range 6 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				for id := range int64(20) {
+					var w *BlockWriter
+					var err error
+					if g < 3 {
+						if w, err = s.Create(bg, testBlock(id), crc.Chunks{}); err == nil {
+							created.Add(1)
+						}
+					} else {
+						w, err = s.Recover(bg, testBlock(id), 1002+int64(g), 0, 100, crc.Chunks{})
+					}
+					var refused *BlockError
+					if err != nil {
+						if !errors.As(err, &refused) {
+							t.Error(err)
+						}
+						continue
+					}
+					// Others may have stopped the writer already.
+					_ = send(t, w, packet.Header{}, []byte("some data"))
+					if g%2 == 0 {
+						_ = w.Finalize(bg, false)
+					} else {
+						_ = w.Abort(bg)
+					}
+				}
+			}()
+		}
+		if round%2 == 0 {
+			s.Close()
+		}
+		wg.Wait()
+		if n := created.Load(); round%2 == 1 && n != 20 {
+			t.Errorf("%d blocks were created, expected 20", n)
+		}
+		s.Close()
+		if r := verify(t, VerifyConfig{}, s.volumes[0].root); !r.OK() || len(r.Misplaced) > 0 {
+			t.Errorf("%+v", r)
+		}
 	}
 }
