@@ -63,7 +63,7 @@ type loop struct {
 }
 
 var loops = []loop{
-	{sse, "castagnoliUpdate", 32},
+	{sse, "castagnoliUpdate", 8},
 	{sse, "castagnoliChunks", 6 * 32},
 	{sse, "sse42Update", 16},
 	{sse, "sse42Dot", 2 * 16},
