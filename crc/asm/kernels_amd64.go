@@ -38,6 +38,7 @@ var (
 	hasVPCLMUL = hasSSE42 && cpuid.CPU.Supports(cpuid.AVX2, cpuid.VPCLMULQDQ)
 	hasAVX512  = hasVPCLMUL && cpuid.CPU.Supports(cpuid.BMI2,
 		cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512VL, cpuid.AVX512VBMI2)
+	hasCLMUL  = hasSSE42 // what clmulCompose and clmulShift need
 	hasAffine = hasAVX512 && cpuid.CPU.Supports(cpuid.GFNI)
 
 	// Zen 5 and later start three crc32q and two VGF2P8AFFINEQB in a cycle but

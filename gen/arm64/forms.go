@@ -67,12 +67,15 @@ var forms = map[string][]string{
 	"MOVWU": {"rM wG", "rF wG", "rG wG"},
 	"MOVHU": {"rM wG"},
 	"MOVBU": {"rM wG"},
+	"MOVH":  {"rG wM"},
+	"MOVB":  {"rG wM"},
 	"LDP":   {"rM wP"},
 	"STP":   {"rP wM"},
 	"FMOVQ": {"rM wq", "rq wM"},
 	"FLDPQ": {"rM wp"},
 	"FSTPQ": {"rp wM"},
-	"VMOV":  {"re wG", "rG ue", "rb wb"},
+	"VMOV":  {"re wG", "rG ue", "rG wD", "rb wb"},
+	"VMOVI": {"rI wb"},
 	"PRFM":  {"rM rH"},
 
 	"ADD":  {"rG uG", "rI uG", "rG rG wG", "rI rG wG", "rS rG wG", "rS uG"},
@@ -87,6 +90,7 @@ var forms = map[string][]string{
 	"MVNW": {"rG wG"},
 	"REVW": {"rG wG"},
 	"CMP":  {"rG rG", "rI rG"},
+	"TST":  {"rG rG", "rI rG"},
 
 	"B":    {"rL"},
 	"BEQ":  {"rL"},
@@ -117,6 +121,8 @@ var forms = map[string][]string{
 	"VTBL":    {"rb rt wb"},
 	"VEXT":    {"rI rb rb wb"},
 	"VREV32":  {"rb wb"},
+	"VUZP1":   {"rs rs ws"},
+	"VZIP2":   {"rD rD wD"},
 }
 
 // requires names the architecture feature that an opcode needs beyond ARMv8.0

@@ -1,4 +1,4 @@
-//go:build !purego
+//go:build (amd64 || arm64) && !purego
 
 package asm
 
@@ -10,7 +10,7 @@ import (
 // ShiftCRC returns crc·x^(8n), the part of a message's CRC that is due to what
 // stands before its last n bytes.
 func ShiftCRC(p Poly, crc uint32, n uint64) uint32 {
-	if !hasSSE42 {
+	if !hasCLMUL {
 		return Multiply(p, crc, Monomial(p, n))
 	}
 	return clmulShift(crc, n, &tables[p].squares[0], &tables[p].barrett[0])
@@ -19,7 +19,7 @@ func ShiftCRC(p Poly, crc uint32, n uint64) uint32 {
 // composeBatch adds as many of the CRCs of blocks of n bytes as it can to crc,
 // and returns the others.
 func composeBatch(p Poly, crc uint32, sums []byte, n uint64) (uint32, []byte) {
-	if !hasSSE42 || n < 512 || n > maxDot || n&(n-1) != 0 {
+	if !hasCLMUL || n < 512 || n > maxDot || n&(n-1) != 0 {
 		return crc, sums
 	}
 	k := &tables[p].compose[bits.Len64(n)-bits.Len64(512)]

@@ -1,0 +1,50 @@
+//go:build !purego
+
+package asm
+
+import (
+	"runtime"
+
+	"github.com/klauspost/cpuid/v2"
+)
+
+// cores are the designs whose ports are known, by the part number that their
+// vendor gives them in MIDR_EL1, and the kernel that is balanced for those. The
+// comments are llvm-mca's bytes per cycle for it and, in brackets, for CRC32
+// (bench/results/modelled).
+var cores = []struct {
+	vendor cpuid.Vendor
+	part   int
+	kernel Kernel
+}{
+	{cpuid.ARM, 0xD08, PMULL},     // Cortex-A72
+	{cpuid.ARM, 0xD0B, PMULL},     // Cortex-A76
+	{cpuid.ARM, 0xD0C, PMULL},     // Neoverse N1
+	{cpuid.ARM, 0xD40, PMULLEOR3}, // Neoverse V1
+	{cpuid.ARM, 0xD49, PMULLV6S4}, // Neoverse N2
+	{cpuid.ARM, 0xD4F, PMULLEOR3}, // Neoverse V2
+}
+
+// balanced is the kernel for this CPU's cores.
+var balanced = balancedFor(cpuid.CPU.VendorID, cpuid.CPU.Model>>4, runtime.GOOS, hasEOR3)
+
+// balancedFor returns the kernel for a core that Linux lets us identify. The
+// only cores that darwin and ios run on are Apple's, which start a PMULL with an
+// EOR of its result as one operation, in each of four ports. Of an unknown core
+// only that is known which its features say: one with SHA-3 is of the
+// generation of Neoverse V1 or younger and gets that one's kernel; an older one
+// may be small and gets the CRC instructions alone, which are fast everywhere.
+func balancedFor(vendor cpuid.Vendor, part int, goos string, eor3 bool) Kernel {
+	if goos == "darwin" || goos == "ios" {
+		return PMULLV9S3
+	}
+	for _, c := range cores {
+		if c.vendor == vendor && c.part == part {
+			return c.kernel
+		}
+	}
+	if eor3 {
+		return PMULLEOR3
+	}
+	return CRC32
+}

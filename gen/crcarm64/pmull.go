@@ -1,0 +1,481 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/operand"
+
+	. "github.com/blockpath/blockpath/gen/arm64"
+	"github.com/blockpath/blockpath/gen/layout"
+)
+
+// The kernels with PMULL are dot products: the CRC of a chunk of 64-bit words
+// w_i is
+//
+//	R = sum of w_i·K_i
+//
+// modulo the polynomial, with the K_i of poly.Dot, which depend only on the
+// distance of a word from the chunk's end. Unlike folding, that leaves no chain
+// of dependent multiplications, and chunks can be taken in parallel with each
+// K_i loaded once. PMULL multiplies the even words of a row of 16 bytes, PMULL2
+// the odd ones; R is the sum of all products, at most 96 bits long. The CRC
+// instructions run on a port of their own, so other chunks take them at the
+// same time.
+//
+// A chunk need not be whole rows. Zeros in front of a message change nothing,
+// so its first n mod 16 bytes are moved to the end of a row of zeros.
+
+// width is the bytes in a row.
+const width = 16
+
+// tables are the byte tables that the functions share.
+type tables struct {
+	// slide + h holds the indices that move the first h bytes of a row to its
+	// end and clear the others, slide + 16 + h those that move the first h
+	// bytes out at the row's start.
+	slide operand.Op
+	// reverse turns the two big-endian dwords at a row's start into two words.
+	reverse operand.Op
+}
+
+func newTables(p *Program) tables {
+	const none = 0x8080808080808080 // beyond any row: VTBL gives 0
+	return tables{
+		slide: p.Constants("slide", none, none,
+			0x0706050403020100, 0x0F0E0D0C0B0A0908, none, none),
+		reverse: p.Constants("reverse", 0x8080808000010203, 0x8080808004050607),
+	}
+}
+
+// xor adds a to d.
+func xor(p *Program, a, d Reg) { p.Op("VEOR", a.B16(), d.B16(), d.B16()) }
+
+// accumulate adds the products of the rows k and d to acc, whose old value
+// becomes the new one in two steps: there are cores that execute a PMULL and an
+// EOR of its result as one operation if they stand together so.
+func accumulate(p *Program, k, d, acc Reg) {
+	t := p.Vec()
+	p.Op("VPMULL", k.D1(), d.D1(), t.Q1())
+	xor(p, acc, t)
+	p.Op("VPMULL2", k.D2(), d.D2(), acc.Q1())
+	xor(p, t, acc)
+}
+
+// accumulate3 is accumulate with the three-way XOR.
+func accumulate3(p *Program, k, d, acc Reg) {
+	t, u := p.Vec(), p.Vec()
+	p.Op("VPMULL", k.D1(), d.D1(), t.Q1())
+	p.Op("VPMULL2", k.D2(), d.D2(), u.Q1())
+	p.Op("VEOR3", t.B16(), u.B16(), acc.B16(), acc.B16())
+}
+
+// zeroed returns a cleared vector register.
+func zeroed(p *Program) Reg {
+	v := p.Vec()
+	p.Op("VMOVI", Imm(0), v.B16())
+	return v
+}
+
+// load returns the row at m.
+func load(p *Program, m operand.Op) Reg {
+	v := p.Vec()
+	p.Op("FMOVQ", m, v.Q())
+	return v
+}
+
+// slides returns the index rows for a partial row of h bytes: toEnd moves its
+// bytes to the end of a row, out drops them from the start of one.
+func (t tables) slides(p *Program, h Reg) (toEnd, out Reg) {
+	a := p.GP()
+	p.Op("MOVD", t.slide, a)
+	p.Op("ADD", h, a)
+	return load(p, Mem(a, 0)), load(p, Mem(a, width))
+}
+
+func shuffle(p *Program, index, from, to Reg) {
+	p.Op("VTBL", index.B16(), List(from.B16()), to.B16())
+}
+
+// start returns what a register's value over the first four bytes of a message
+// adds to R. first is the address of the constants of the first whole row,
+// before which stand those of the partial one.
+func start(p *Program, register, first, toEnd, out Reg) Reg {
+	p.Comment("the register goes over the first four bytes, which may be in two rows")
+	v, w, r := zeroed(p), p.Vec(), zeroed(p)
+	p.Op("VMOV", register, v.S(0))
+	shuffle(p, toEnd, v, w)
+	accumulate(p, load(p, Mem(first, -width)), w, r)
+	shuffle(p, out, v, v)
+	accumulate(p, load(p, Mem(first, 0)), v, r)
+	return r
+}
+
+// A barrett reduces sums modulo the polynomial.
+type barrett struct{ inverse, full Reg }
+
+// newBarrett loads the constants. table is the address of all constants.
+func newBarrett(p *Program, table Reg) barrett {
+	return barrett{load(p, Mem(table, layout.Barrett)), load(p, Mem(table, layout.Barrett+8))}
+}
+
+// reduce changes r to r ^ (r.lo·inverse).lo·full, whose dword 2 is r modulo the
+// polynomial.
+func (b barrett) reduce(p *Program, r Reg) {
+	q := p.Vec()
+	p.Op("VPMULL", b.inverse.D1(), r.D1(), q.Q1())
+	p.Op("VPMULL", b.full.D1(), q.D1(), q.Q1())
+	xor(p, q, r)
+}
+
+// position returns the length h of the partial row of n bytes at a message's
+// start, the address of the constants of its first whole row, and the address
+// where they end.
+func position(p *Program, n, table Reg) (h, first, end Reg) {
+	h, first, end = p.GP(), p.GP(), p.GP()
+	p.Op("AND", Imm(width-1), n, h)
+	p.Op("ADD", Imm(layout.DotEnd), table, end)
+	p.Op("SUB", n, end, first)
+	p.Op("ADD", h, first)
+	return h, first, end
+}
+
+// single is the dot product over one message.
+func (t tables) single(p *Program) {
+	const rows = 4
+	p.Func("pmullUpdate", "func(crc uint32, src *byte, n int, t *uint64) uint32",
+		"pmullUpdate adds the n bytes at src, 128 to 4096, to the CRC crc, as updateGeneric does.",
+		"t is the polynomial's constants.")
+	crc, src, n, table := p.GP(), p.GP(), p.GP(), p.GP()
+	p.Op("MOVWU", p.Param("crc"), crc)
+	p.Op("MOVD", p.Param("src"), src)
+	p.Op("MOVD", p.Param("n"), n)
+	p.Op("MOVD", p.Param("t"), table)
+	p.Op("MVNW", crc, crc)
+	h, k, end := position(p, n, table)
+	toEnd, out := t.slides(p, h)
+	acc := []Reg{start(p, crc, k, toEnd, out)}
+	for range rows - 1 {
+		acc = append(acc, zeroed(p))
+	}
+	p.Op("CBZ", h, To("rows"))
+	p.Comment("the first n mod 16 bytes, right-aligned in a row")
+	d := load(p, Mem(src, 0))
+	shuffle(p, toEnd, d, d)
+	accumulate(p, load(p, Mem(k, -width)), d, acc[1])
+	p.Op("ADD", h, src)
+	p.Label("rows")
+	p.Comment("rows, up to where a multiple of four is left")
+	p.Op("TST", Imm(rows*width-1), k)
+	p.Op("BEQ", To("four"))
+	row := func(suffix string, at, r int) {
+		d, c := p.Vec(), p.Vec()
+		p.Op("FMOVQ"+suffix, Mem(src, at), d.Q())
+		p.Op("FMOVQ"+suffix, Mem(k, at), c.Q())
+		accumulate(p, c, d, acc[r])
+	}
+	row(".P", width, 2)
+	p.Op("B", To("rows"))
+	p.Label("four")
+	for r := 0; r < rows; r += 2 {
+		d, e, c, f := p.Vec(), p.Vec(), p.Vec(), p.Vec()
+		p.Op("FLDPQ.P", Mem(src, 2*width), Pair(d.Q(), e.Q()))
+		p.Op("FLDPQ.P", Mem(k, 2*width), Pair(c.Q(), f.Q()))
+		accumulate(p, c, d, acc[r])
+		accumulate(p, f, e, acc[r+1])
+	}
+	p.Op("CMP", end, k)
+	p.Op("BNE", To("four"))
+	xor(p, acc[1], acc[0])
+	xor(p, acc[3], acc[2])
+	xor(p, acc[2], acc[0])
+	newBarrett(p, table).reduce(p, acc[0])
+	p.Op("VMOV", acc[0].S(2), crc)
+	p.Op("MVNW", crc, crc)
+	p.Op("MOVW", crc, p.Result())
+	p.Op("RET")
+}
+
+// compose joins CRCs of blocks.
+func (t tables) compose(p *Program) {
+	p.Func("clmulCompose", "func(sums *byte, pairs int, k, t *uint64) uint32",
+		"clmulCompose joins the 2·pairs big-endian CRCs at sums with the constants k, of",
+		"poly.Compose, and returns the CRC of all blocks. pairs is at least 1.")
+	sums, pairs, k, table, a := p.GP(), p.GP(), p.GP(), p.GP(), p.GP()
+	p.Op("MOVD", p.Param("sums"), sums)
+	p.Op("MOVD", p.Param("pairs"), pairs)
+	p.Op("MOVD", p.Param("k"), k)
+	p.Op("MOVD", p.Param("t"), table)
+	p.Op("MOVD", t.reverse, a)
+	reverse, acc := load(p, Mem(a, 0)), zeroed(p)
+	p.Label("pair")
+	w, d, c := p.GP(), p.Vec(), p.Vec()
+	p.Op("MOVD.P", Mem(sums, 8), w)
+	p.Op("FMOVQ.P", Mem(k, width), c.Q())
+	p.Op("VMOV", w, d.D2())
+	shuffle(p, reverse, d, d)
+	accumulate(p, c, d, acc)
+	p.Op("SUBS", Imm(1), pairs)
+	p.Op("BNE", To("pair"))
+	newBarrett(p, table).reduce(p, acc)
+	crc := p.GP()
+	p.Op("VMOV", acc.S(2), crc)
+	p.Op("MOVW", crc, p.Result())
+	p.Op("RET")
+}
+
+// shift multiplies by the squares of x^8 that n is made of.
+func shift(p *Program) {
+	p.Func("clmulShift", "func(crc uint32, n uint64, squares *uint32, t *uint64) uint32",
+		"clmulShift returns crc·x^(8n). squares holds x^(8·2^k).")
+	crc, n, squares, table := p.GP(), p.GP(), p.GP(), p.GP()
+	p.Op("MOVWU", p.Param("crc"), crc)
+	p.Op("MOVD", p.Param("n"), n)
+	p.Op("MOVD", p.Param("squares"), squares)
+	p.Op("MOVD", p.Param("t"), table)
+	b := newBarrett(p, table)
+	p.Op("CBZ", n, To("done"))
+	p.Label("bit")
+	square, x, y := p.GP(), p.Vec(), p.Vec()
+	p.Op("MOVWU.P", Mem(squares, 4), square)
+	p.Op("TBZ", Imm(0), n, To("next"))
+	p.Comment("the product of two reflected words of 32 bits as 96 bits is shifted by 33")
+	p.Op("LSL", Imm(1), crc)
+	p.Op("LSL", Imm(32), square)
+	p.Op("VMOV", crc, x.D2())
+	p.Op("VMOV", square, y.D2())
+	p.Op("VPMULL", x.D1(), y.D1(), x.Q1())
+	b.reduce(p, x)
+	p.Op("VMOV", x.S(2), crc)
+	p.Label("next")
+	p.Op("LSR", Imm(1), n)
+	p.Op("CBNZ", n, To("bit"))
+	p.Label("done")
+	p.Op("MOVW", crc, p.Result())
+	p.Op("RET")
+}
+
+// A shape is a loop over groups of chunks: the first ones of a group are taken
+// with the CRC instructions of the polynomial, the others by dot product.
+type shape struct {
+	name           string
+	poly           polynomial // without meaning if scalar is 0
+	vector, scalar int
+	xor3           bool // three-way XOR
+}
+
+// loop emits a shape's function.
+func (t tables) loop(p *Program, s shape, copying bool) {
+	const rows = 4 // in an iteration
+	chunks := s.scalar + s.vector
+	name, title, signature := s.name+s.poly.suffix, s.poly.title, "func(sums, src *byte, n, groups int, t *uint64)"
+	if s.scalar == 0 {
+		title = "CRC"
+	}
+	if copying {
+		name, signature = name+"Copy", "func(sums, dst, src *byte, n, groups int, t *uint64)"
+	}
+	doc := []string{
+		fmt.Sprintf("%s writes the big-endian %s of each of groups·%d consecutive chunks at", name, title, chunks),
+		"src to sums. A chunk has n bytes, 128 to 4096.",
+		"t is the polynomial's constants, groups at least 1.",
+	}
+	if copying {
+		doc = append(doc, "The chunks are copied to dst.")
+	}
+	p.Func(name, signature, doc...)
+
+	sums, n, groups, table := p.GP(), p.GP(), p.GP(), p.GP()
+	at, crc := make([]Reg, chunks), make([]Reg, s.scalar)
+	for c := range at {
+		at[c] = p.GP()
+	}
+	p.Op("MOVD", p.Param("sums"), sums)
+	p.Op("MOVD", p.Param("src"), at[0])
+	p.Op("MOVD", p.Param("n"), n)
+	p.Op("MOVD", p.Param("groups"), groups)
+	p.Op("MOVD", p.Param("t"), table)
+	var delta Reg
+	if copying {
+		delta = p.GP()
+		p.Op("MOVD", p.Param("dst"), delta)
+		p.Op("SUB", at[0], delta)
+	}
+	// destination returns the address of what stands at a in the copy.
+	destination := func(a Reg) Reg {
+		to := p.GP()
+		p.Op("ADD", delta, a, to)
+		return to
+	}
+	var init Reg
+	{
+		h, first, _ := position(p, n, table)
+		toEnd, out := t.slides(p, h)
+		ones := p.GP()
+		p.Op("MOVD", Imm(0xFFFFFFFF), ones)
+		init = start(p, ones, first, toEnd, out)
+		p.Comment("and the final complement")
+		complement := zeroed(p)
+		p.Op("VMOV", ones, complement.S(2))
+		xor(p, complement, init)
+	}
+
+	p.Label("group")
+	p.Comment("arguments that are only needed here are loaded anew")
+	p.Op("MOVD", p.Param("n"), n)
+	p.Op("MOVD", p.Param("t"), table)
+	ahead := p.GP()
+	for c := 1; c < chunks; c++ {
+		p.Op("ADD", n, at[c-1], at[c])
+	}
+	p.Op("ADD", n, at[chunks-1], ahead)
+	for i := range crc {
+		crc[i] = p.GP()
+		p.Op("MOVD", Imm(0xFFFFFFFF), crc[i])
+	}
+	acc := make([]Reg, s.vector)
+	for v := range acc {
+		acc[v] = zeroed(p)
+	}
+	h, k, end := position(p, n, table)
+	add := accumulate
+	if s.xor3 {
+		add = accumulate3
+	}
+
+	p.Op("CBZ", h, To("rows"))
+	p.Comment("the first n mod 16 bytes, by the bits of their number and right-aligned in a row")
+	if copying {
+		for c := range at {
+			to := destination(at[c])
+			p.Op("FMOVQ", load(p, Mem(at[c], 0)).Q(), Mem(to, 0))
+		}
+	}
+	for _, part := range parts {
+		if s.scalar == 0 {
+			break
+		}
+		skip := fmt.Sprintf("head%d", 1<<part.bit)
+		p.Op("TBZ", Imm(int64(part.bit)), h, To(skip))
+		for i := range crc {
+			w := p.GP()
+			p.Op(part.load, Mem(at[i], 1<<part.bit), w)
+			p.Op(s.poly.opcode+part.operand, w, crc[i])
+		}
+		p.Label(skip)
+	}
+	{
+		toEnd, _ := t.slides(p, h)
+		c := load(p, Mem(k, -width))
+		for v := range acc {
+			a := at[s.scalar+v]
+			d := load(p, Mem(a, 0))
+			shuffle(p, toEnd, d, d)
+			add(p, c, d, acc[v])
+			p.Op("ADD", h, a)
+		}
+	}
+
+	// scalar adds a row to a chain.
+	scalar := func(i, row int) {
+		x, y := p.GP(), p.GP()
+		p.Op("LDP", Mem(at[i], width*row), Pair(x, y))
+		p.Op(s.poly.opcode+"X", x, crc[i])
+		p.Op(s.poly.opcode+"X", y, crc[i])
+		if copying {
+			p.Op("STP", Pair(x, y), Mem(destination(at[i]), width*row))
+		}
+	}
+	p.Label("rows")
+	p.Comment("rows, up to where a multiple of four is left")
+	p.Op("TST", Imm(rows*width-1), k)
+	p.Op("BEQ", To("four"))
+	{
+		c := p.Vec()
+		p.Op("FMOVQ.P", Mem(k, width), c.Q())
+		for v := range acc {
+			a := at[s.scalar+v]
+			d := load(p, Mem(a, 0))
+			if copying {
+				p.Op("FMOVQ", d.Q(), Mem(destination(a), 0))
+			}
+			add(p, c, d, acc[v])
+			p.Op("ADD", Imm(width), a)
+		}
+		for i := range crc {
+			scalar(i, 0)
+			p.Op("ADD", Imm(width), at[i])
+		}
+	}
+	p.Op("B", To("rows"))
+
+	p.Label("four")
+	prefetched := 0
+	for row := 0; row < rows; row += 2 {
+		c, d := p.Vec(), p.Vec()
+		p.Op("FLDPQ", Mem(k, width*row), Pair(c.Q(), d.Q()))
+		done := 0
+		for v := range acc {
+			a := at[s.scalar+v]
+			e, f := p.Vec(), p.Vec()
+			if s.xor3 {
+				// the cores that it is for have no double load of rows
+				p.Op("FMOVQ", Mem(a, width*row), e.Q())
+				p.Op("FMOVQ", Mem(a, width*(row+1)), f.Q())
+			} else {
+				p.Op("FLDPQ", Mem(a, width*row), Pair(e.Q(), f.Q()))
+			}
+			if copying {
+				p.Op("FSTPQ", Pair(e.Q(), f.Q()), Mem(destination(a), width*row))
+			}
+			add(p, c, e, acc[v])
+			add(p, d, f, acc[v])
+			for ; done < 2*s.scalar*(v+1)/s.vector; done++ {
+				scalar(done%s.scalar, row+done/s.scalar)
+			}
+			for ; prefetched < chunks*(row/2*s.vector+v+1)/(rows/2*s.vector); prefetched++ {
+				p.Op("PRFM", Mem(ahead, 64*prefetched), PLDL1KEEP)
+			}
+		}
+	}
+	for _, a := range at {
+		p.Op("ADD", Imm(rows*width), a)
+	}
+	p.Op("ADD", Imm(int64(chunks*rows*width)), ahead)
+	p.Op("ADD", Imm(rows*width), k)
+	p.Op("CMP", end, k)
+	p.Op("BNE", To("four"))
+
+	for i := range crc {
+		storeSum(p, crc[i], sums)
+	}
+	b := newBarrett(p, table)
+	for v, r := range acc {
+		xor(p, init, r)
+		b.reduce(p, r)
+		if v%4 == 3 {
+			storeFour(p, acc[v-3:v+1], sums)
+		}
+	}
+	for _, r := range acc[len(acc)&^3:] {
+		w := p.GP()
+		p.Op("VMOV", r.S(2), w)
+		p.Op("REVW", w, w)
+		p.Op("MOVW.P", w, Mem(sums, 4))
+	}
+	p.Comment("the last chunk's end is the next group's start")
+	p.Op("MOVD", at[chunks-1], at[0])
+	p.Op("SUBS", Imm(1), groups)
+	p.Op("BNE", To("group"))
+	p.Op("RET")
+}
+
+// storeFour writes dword 2 of four registers, big-endian, and moves the pointer
+// sums past them.
+func storeFour(p *Program, r []Reg, sums Reg) {
+	a, b := p.Vec(), p.Vec()
+	p.Op("VZIP2", r[1].D2(), r[0].D2(), a.D2())
+	p.Op("VZIP2", r[3].D2(), r[2].D2(), b.D2())
+	p.Op("VUZP1", b.S4(), a.S4(), a.S4())
+	p.Op("VREV32", a.B16(), a.B16())
+	p.Op("FMOVQ.P", a.Q(), Mem(sums, width))
+}
