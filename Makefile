@@ -67,13 +67,21 @@ fuzz: ## every fuzz target for FUZZTIME
 interop: ## real Hadoop as the judge: formats on disk and on the wire (needs java and mvn)
 	$(GO) -C bench run ./interop
 
-test-avx512: ## the AVX-512 kernels on an emulated CPU (needs nasm and bochs)
+test-avx512: ## the kernels on an emulated CPU with AVX-512
+	@command -v bochs nasm >/dev/null || { echo "test-avx512: on Debian: apt-get install bochs bochs-term bochsbios nasm"; exit 1; }
 	$(GO) -C bench run ./bochs
 
-mca: ## model the kernels' inner loops with llvm-mca (needs llvm)
+mca: ## llvm-mca's bytes per cycle of the inner loops, into bench/results/modelled
 	$(GO) -C bench run ./mca
+
+bench-uarch: ## the experiments of this CPU, into bench/results/<vendor-microarchitecture>
+	tags=hadoop; \
+	if [ -e /usr/include/isa-l/crc.h ]; then tags=$$tags,isal; fi; \
+	if command -v cargo >/dev/null; then cargo build --quiet --release --manifest-path bench/checksums/native/crcfast/Cargo.toml; tags=$$tags,crcfast; fi; \
+	CGO_ENABLED=1 $(GO) -C bench run -tags "$$tags" . crc --keep
+	$(GO) -C bench run . counters --keep
 
 clean: ## remove what make built
 	rm -rf bin .cache
 
-.PHONY: help build run test test-purego race test-arm64 vet generate check-generate fuzz interop test-avx512 mca clean
+.PHONY: help build run test test-purego race test-arm64 vet generate check-generate fuzz interop test-avx512 mca bench-uarch clean
