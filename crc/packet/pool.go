@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -20,13 +21,20 @@ var ErrPoolClosed = errors.New("packet: pool is closed")
 // A PoolConfig configures a [Pool]. Its zero value is usable.
 type PoolConfig struct {
 	Bytes     int64         // bound of all buffers, idle ones included; 0 means DefaultPoolBytes
+	Buffers   int           // bound of their number; 0 means none
 	IdleAfter time.Duration // how long a buffer stays idle before it is dropped; 0 means 10 s
+
+	// Unpooled turns the pool off, as it is in HDFS by default: nothing is
+	// bounded, every buffer is allocated when it is asked for, and left to the
+	// garbage collector when it is released.
+	Unpooled bool
 }
 
 // A Pool is a bounded set of packet buffers for any number of streams. It
-// bounds the bytes of all buffers that exist, idle ones included, over all
-// sizes; a buffer has exactly the size that was asked for, and one of another
-// size that is idle makes room when the bound is reached.
+// bounds the bytes of all buffers that exist, and their number if that is asked
+// for, idle ones included, over all sizes; a buffer has exactly the size that
+// was asked for, and one of another size that is idle makes room when a bound
+// is reached.
 //
 // Buffers are handed over in the order of asking. Every stream keeps at least
 // one buffer from [Pool.Reserve] to [Reservation.Close], so streams that hold
@@ -37,9 +45,12 @@ type PoolConfig struct {
 // safe for concurrent use.
 type Pool struct {
 	limit     int64
+	maxCount  int64
 	idleAfter time.Duration
+	unpooled  bool
 
 	used      atomic.Int64 // bytes of all buffers
+	count     atomic.Int64 // of all buffers
 	highWater atomic.Int64
 	waitNanos atomic.Int64
 	waiting   atomic.Int64 // len(queue); while it is not 0 nobody bypasses the queue
@@ -89,13 +100,24 @@ func NewPool(cfg PoolConfig) *Pool {
 	if cfg.IdleAfter <= 0 {
 		cfg.IdleAfter = 10 * time.Second
 	}
-	return &Pool{limit: cfg.Bytes, idleAfter: cfg.IdleAfter, closed: make(chan struct{}), holders: make(map[*Reservation]struct{})}
+	p := &Pool{
+		limit: cfg.Bytes, maxCount: int64(cfg.Buffers), idleAfter: cfg.IdleAfter, unpooled: cfg.Unpooled,
+		closed: make(chan struct{}), holders: make(map[*Reservation]struct{}),
+	}
+	if p.unpooled {
+		p.limit = math.MaxInt64
+	}
+	if p.maxCount <= 0 || p.unpooled {
+		p.maxCount = math.MaxInt64
+	}
+	return p
 }
 
 // PoolStats are a pool's statistics. They are not a consistent snapshot while
 // the pool is in use.
 type PoolStats struct {
 	Limit     int64 // bound in bytes
+	Buffers   int   // that exist
 	InUse     int64 // bytes that streams hold
 	Idle      int64 // bytes waiting to be used again
 	HighWater int64 // the most bytes that have existed at once
@@ -109,7 +131,7 @@ func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	streams := len(p.holders)
 	p.mu.Unlock()
-	s := PoolStats{Limit: p.limit, HighWater: p.highWater.Load(), Waiting: int(p.waiting.Load()), Streams: streams, WaitTime: time.Duration(p.waitNanos.Load())}
+	s := PoolStats{Limit: p.limit, Buffers: int(p.count.Load()), HighWater: p.highWater.Load(), Waiting: int(p.waiting.Load()), Streams: streams, WaitTime: time.Duration(p.waitNanos.Load())}
 	used := p.used.Load()
 	p.eachIdle(func(_ *atomic.Pointer[slot], b *slot) bool { s.Idle += int64(len(b.mem)); return true })
 	s.InUse = max(used-s.Idle, 0)
@@ -142,7 +164,8 @@ type Holder struct {
 // A PoolError reports that a stream got no buffer.
 type PoolError struct {
 	Need    int   // bytes asked for
-	Limit   int64 // the pool's bound
+	Limit   int64 // the pool's bound in bytes
+	Buffers int   // the bound of their number; 0: none
 	Holders []Holder
 	Err     error // why the wait ended, or nil if Need exceeds Limit
 }
@@ -152,7 +175,11 @@ func (e *PoolError) Error() string {
 		return fmt.Sprintf("packet: a buffer of %d bytes exceeds the pool's bound of %d", e.Need, e.Limit)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "packet: no buffer of %d bytes within the pool's bound of %d: %v; held by", e.Need, e.Limit, e.Err)
+	fmt.Fprintf(&b, "packet: no buffer of %d bytes within the pool's bound of %d", e.Need, e.Limit)
+	if e.Buffers > 0 {
+		fmt.Fprintf(&b, " and of %d buffers", e.Buffers)
+	}
+	fmt.Fprintf(&b, ": %v; held by", e.Err)
 	for i, h := range e.Holders {
 		if i == 8 {
 			fmt.Fprintf(&b, " and %d more", len(e.Holders)-i)
@@ -216,7 +243,11 @@ func (p *Pool) Reserve(ctx context.Context, name string, size int) (*Reservation
 	if err != nil {
 		return nil, err
 	}
-	r.keep(s)
+	if p.unpooled {
+		p.put(s, r.home)
+	} else {
+		r.keep(s)
+	}
 	p.mu.Lock()
 	p.holders[r] = struct{}{}
 	p.mu.Unlock()
@@ -292,7 +323,7 @@ func (r *Reservation) get(ctx context.Context, size int) (*slot, error) {
 		if s := p.cancel(w); s != nil {
 			p.put(s, r.home)
 		}
-		return nil, &PoolError{Need: size, Limit: p.limit, Holders: p.held(), Err: context.Cause(ctx)}
+		return nil, &PoolError{Need: size, Limit: p.limit, Buffers: p.bufferBound(), Holders: p.held(), Err: context.Cause(ctx)}
 	case <-p.closed:
 		if s := p.cancel(w); s != nil {
 			p.put(s, r.home)
@@ -358,7 +389,7 @@ func (r *Reservation) Release(b Buffer) error {
 	r.mu.Lock()
 	r.held--
 	r.bytes -= int64(len(b.s.mem))
-	keep := r.held == 0 && r.spare == nil && !r.closed
+	keep := r.held == 0 && r.spare == nil && !r.closed && !r.pool.unpooled
 	if keep {
 		r.keep(b.s)
 	}
@@ -383,6 +414,14 @@ func (r *Reservation) Close() {
 	if s != nil {
 		p.put(s, r.home)
 	}
+}
+
+// bufferBound returns the bound of the number of buffers, or 0.
+func (p *Pool) bufferBound() int {
+	if p.maxCount == math.MaxInt64 {
+		return 0
+	}
+	return int(p.maxCount)
 }
 
 // held lists who holds memory, the largest first.
@@ -412,6 +451,10 @@ func (p *Pool) held() []Holder {
 // take returns an idle buffer of the size, or a new one if the bound allows,
 // or nil.
 func (p *Pool) take(size, home int) *slot {
+	if p.unpooled {
+		p.grow(size)
+		return &slot{mem: make([]byte, size)}
+	}
 	c := p.class(size)
 	for i := range c.cells {
 		cell := &c.cells[(home+i)%len(c.cells)]
@@ -421,22 +464,48 @@ func (p *Pool) take(size, home int) *slot {
 			}
 		}
 	}
+	if !p.grow(size) {
+		return nil
+	}
+	return &slot{class: c, mem: make([]byte, size)}
+}
+
+// grow makes room for a new buffer, if the bounds allow. It may refuse while
+// another grow, which will refuse, has counted its buffer; that one's caller
+// queues then, and so serves whoever has been refused by mistake.
+func (p *Pool) grow(size int) bool {
+	if p.count.Add(1) > p.maxCount {
+		p.count.Add(-1)
+		return false
+	}
 	for {
 		used := p.used.Load()
-		now := used + int64(size)
-		if now > p.limit {
-			return nil
+		if int64(size) > p.limit-used {
+			p.count.Add(-1)
+			return false
 		}
-		if p.used.CompareAndSwap(used, now) {
-			for {
-				high := p.highWater.Load()
-				if now <= high || p.highWater.CompareAndSwap(high, now) {
-					break
-				}
+		now := used + int64(size)
+		if !p.used.CompareAndSwap(used, now) {
+			continue
+		}
+		for {
+			high := p.highWater.Load()
+			if now <= high || p.highWater.CompareAndSwap(high, now) {
+				return true
 			}
-			return &slot{class: c, mem: make([]byte, size)}
 		}
 	}
+}
+
+// shrink gives the room of a buffer back.
+func (p *Pool) shrink(s *slot) {
+	p.used.Add(-int64(len(s.mem)))
+	p.count.Add(-1)
+}
+
+// fits reports whether a new buffer of the size is within the bounds.
+func (p *Pool) fits(size int) bool {
+	return int64(size) <= p.limit-p.used.Load() && p.count.Load() < p.maxCount
 }
 
 // class returns the class of a size.
@@ -452,13 +521,17 @@ func (p *Pool) class(size int) *class {
 // put makes a buffer idle and then looks whether somebody waits, while a waiter
 // queues first and then looks for an idle buffer: one sees the other.
 func (p *Pool) put(s *slot, home int) {
+	if p.unpooled {
+		p.shrink(s)
+		return
+	}
 	s.epoch.Store(p.epoch.Load())
 	cells, kept := s.class.cells, false
 	for i := 0; i < len(cells) && !kept; i++ {
 		kept = cells[(home+i)%len(cells)].CompareAndSwap(nil, s)
 	}
 	if !kept {
-		p.used.Add(-int64(len(s.mem)))
+		p.shrink(s)
 	}
 	select {
 	case <-p.closed:
@@ -493,10 +566,7 @@ func (p *Pool) serve() {
 		s := p.take(w.size, w.home)
 		if s == nil {
 			p.eachIdle(func(cell *atomic.Pointer[slot], b *slot) bool {
-				if p.used.Load()+int64(w.size) <= p.limit {
-					return false
-				}
-				return p.drop(cell, b)
+				return !p.fits(w.size) && p.drop(cell, b)
 			})
 			if s = p.take(w.size, w.home); s == nil {
 				return
@@ -539,7 +609,7 @@ func (p *Pool) eachIdle(f func(cell *atomic.Pointer[slot], s *slot) bool) {
 // drop gives an idle buffer's memory up.
 func (p *Pool) drop(cell *atomic.Pointer[slot], s *slot) bool {
 	if cell.CompareAndSwap(s, nil) {
-		p.used.Add(-int64(len(s.mem)))
+		p.shrink(s)
 	}
 	return true
 }

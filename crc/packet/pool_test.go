@@ -3,8 +3,10 @@ package packet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -74,6 +76,40 @@ func TestPoolReleases(t *testing.T) {
 	b.Close()
 	if s := p.Stats(); s.InUse != 0 || s.Streams != 0 || s.HighWater < 400 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A pool that is off bounds nothing and keeps nothing.
+func TestPoolUnpooled(t *testing.T) {
+	p := NewPool(PoolConfig{Bytes: 1, Buffers: 1, Unpooled: true})
+	r := mustReserve(t, p, "r", 100)
+	a, b := mustAcquire(t, r, 100), mustAcquire(t, r, 100)
+	if s := p.Stats(); s.InUse != 200 || s.Idle != 0 || s.Buffers != 2 || s.Streams != 1 {
+		t.Errorf("%+v", s)
+	}
+	mem := a.Bytes()
+	if err := r.Release(a); err != nil {
+		t.Error(err)
+	}
+	var e *ReleaseError
+	if err := r.Release(a); !errors.As(err, &e) {
+		t.Error(err)
+	}
+	if c := mustAcquire(t, r, 100); &c.Bytes()[0] == &mem[0] {
+		t.Error("a buffer was used again")
+	} else if err := r.Release(c); err != nil {
+		t.Error(err)
+	}
+	if err := r.Release(b); err != nil {
+		t.Error(err)
+	}
+	r.Close()
+	if s := p.Stats(); s.InUse != 0 || s.Buffers != 0 || s.Streams != 0 {
+		t.Errorf("%+v", s)
+	}
+	p.Close()
+	if _, err := p.Reserve(deadline(t), "late", 1); err != ErrPoolClosed {
+		t.Error(err)
 	}
 }
 
@@ -237,16 +273,249 @@ func TestPoolSpareInstead(t *testing.T) {
 	}
 }
 
+// A modelPool says what a pool does, step by step and exactly: who is served at
+// once, who waits, and whom a release serves.
+type modelPool struct {
+	bytes, count int // bounds
+	usedBytes    int // by streams
+	usedCount    int
+	queue        []*modelStream
+	streams      []*modelStream
+	served       []*modelStream // by the last step
+}
+
+type modelStream struct {
+	name    string
+	r       *Reservation
+	open    bool // Reserve has returned
+	spare   int  // size of the reserved buffer that is not used; 0: none
+	held    []int
+	buffers []Buffer
+	want    int // size that it waits for
+	cancel  context.CancelFunc
+	result  chan modelResult
+}
+
+type modelResult struct {
+	r   *Reservation
+	b   Buffer
+	err error
+}
+
+func (m *modelPool) fits(n int) bool { return m.usedBytes+n <= m.bytes && m.usedCount < m.count }
+
+func (m *modelPool) take(n int) { m.usedBytes, m.usedCount = m.usedBytes+n, m.usedCount+1 }
+
+// give frees the room of a buffer and serves who waits.
+func (m *modelPool) give(n int) {
+	if n > 0 {
+		m.usedBytes, m.usedCount = m.usedBytes-n, m.usedCount-1
+	}
+	for len(m.queue) > 0 && m.fits(m.queue[0].want) {
+		s := m.queue[0]
+		m.queue = m.queue[1:]
+		m.take(s.want)
+		m.serve(s, s.want)
+	}
+}
+
+func (m *modelPool) serve(s *modelStream, n int) {
+	s.want = 0
+	if s.open {
+		s.held = append(s.held, n)
+	} else {
+		s.spare = n
+	}
+	m.served = append(m.served, s)
+}
+
+// ask is Reserve of a stream that is not open, else Acquire.
+func (m *modelPool) ask(s *modelStream, n int) {
+	switch {
+	case s.spare >= n:
+		s.spare, n = 0, s.spare
+		m.serve(s, n)
+	case len(m.queue) == 0 && m.fits(n):
+		m.take(n)
+		old := s.spare
+		if s.open {
+			s.spare = 0
+		}
+		m.serve(s, n)
+		m.give(old)
+	case s.spare > 0:
+		s.spare, n = 0, s.spare
+		m.serve(s, n)
+	default:
+		s.want = n
+		m.queue = append(m.queue, s)
+	}
+}
+
+func (m *modelPool) release(s *modelStream, i int) {
+	n := s.held[i]
+	s.held = slices.Delete(s.held, i, i+1)
+	switch {
+	case len(s.held) > 0:
+		m.give(n)
+	case s.want > 0: // it gets its own one instead of a new one
+		m.queue = slices.DeleteFunc(m.queue, func(o *modelStream) bool { return o == s })
+		m.serve(s, n)
+		m.give(0)
+	default:
+		s.spare = n
+	}
+}
+
+func (m *modelPool) giveUp(s *modelStream) {
+	m.queue = slices.DeleteFunc(m.queue, func(o *modelStream) bool { return o == s })
+	s.want = 0
+	m.give(0)
+}
+
+// Random steps, one after another, with the bound in bytes, in buffers, or
+// both: the pool does what the model says.
+func TestPoolModel(t *testing.T) {
+	checkLeaks(t, nil)
+	count, seed := programs(t)
+	for i := range count {
+		seed := seed + uint64(i)
+		if err := poolProgram(t, rand.New(rand.NewPCG(seed, 3))); err != nil {
+			t.Fatalf("PACKET_SEED=%d PACKET_PROGRAMS=1: %v", seed, err)
+		}
+	}
+}
+
+func poolProgram(t *testing.T, rng *rand.Rand) error {
+	m := &modelPool{bytes: 1000 + rng.IntN(3000), count: 1 + rng.IntN(12)}
+	cfg := PoolConfig{Bytes: int64(m.bytes), Buffers: m.count}
+	if rng.IntN(3) == 0 {
+		cfg.Buffers, m.count = 0, 1<<30
+	}
+	p := NewPool(cfg)
+	defer p.Close()
+	sizes := []int{100, 100, 300, 700, 1000}
+	ask := func(s *modelStream, n int) {
+		ctx, cancel := context.WithCancel(context.Background())
+		s.cancel = cancel
+		go func() {
+			var res modelResult
+			if s.open {
+				res.b, res.err = s.r.Acquire(ctx, n)
+			} else {
+				res.r, res.err = p.Reserve(ctx, s.name, n)
+			}
+			s.result <- res
+		}()
+		m.ask(s, n)
+	}
+	remove := func(s *modelStream) {
+		m.streams = slices.DeleteFunc(m.streams, func(o *modelStream) bool { return o == s })
+	}
+	for step := range 150 {
+		m.served = m.served[:0]
+		var s *modelStream
+		if len(m.streams) > 0 {
+			s = m.streams[rng.IntN(len(m.streams))]
+		}
+		switch op := rng.IntN(10); {
+		case s == nil || op == 0 && len(m.streams) < 20:
+			s = &modelStream{name: fmt.Sprint(step), result: make(chan modelResult, 1)}
+			m.streams = append(m.streams, s)
+			ask(s, sizes[rng.IntN(len(sizes))])
+		case s.want > 0 && op < 3:
+			s.cancel()
+			if res := <-s.result; !errors.Is(res.err, context.Canceled) {
+				return fmt.Errorf("step %d: cancelled: %v", step, res.err)
+			}
+			m.giveUp(s)
+			if !s.open {
+				remove(s)
+			}
+		case len(s.held) > 0 && op < 6:
+			i := rng.IntN(len(s.held))
+			b := s.buffers[i]
+			s.buffers = slices.Delete(s.buffers, i, i+1)
+			m.release(s, i)
+			if err := s.r.Release(b); err != nil {
+				return fmt.Errorf("step %d: %w", step, err)
+			}
+			if s.r.Release(b) == nil {
+				return fmt.Errorf("step %d: released twice", step)
+			}
+		case s.want == 0 && op < 9:
+			ask(s, sizes[rng.IntN(len(sizes))])
+		case s.want == 0:
+			s.r.Close()
+			m.give(s.spare)
+			for _, n := range s.held {
+				m.give(n)
+			}
+			for _, b := range s.buffers {
+				if err := s.r.Release(b); err != nil {
+					return fmt.Errorf("step %d: closed: %w", step, err)
+				}
+			}
+			remove(s)
+		}
+		for _, s := range m.served {
+			res := <-s.result
+			if res.err != nil {
+				return fmt.Errorf("step %d: %w", step, res.err)
+			}
+			if s.open {
+				if want := s.held[len(s.held)-1]; len(res.b.Bytes()) != want {
+					return fmt.Errorf("step %d: a buffer of %d bytes, want %d", step, len(res.b.Bytes()), want)
+				}
+				s.buffers = append(s.buffers, res.b)
+			} else {
+				s.r, s.open = res.r, true
+			}
+		}
+		waitFor(t, func() bool { return p.Stats().Waiting == len(m.queue) })
+		stats, open := p.Stats(), 0
+		for _, s := range m.streams {
+			if s.open {
+				open++
+			}
+		}
+		if stats.InUse != int64(m.usedBytes) || stats.Streams != open || stats.Buffers > m.count || stats.InUse+stats.Idle > int64(m.bytes) || stats.HighWater > int64(m.bytes) {
+			return fmt.Errorf("step %d: %+v; expected %d bytes in use, %d streams", step, stats, m.usedBytes, open)
+		}
+	}
+	p.Close()
+	for _, s := range m.streams {
+		if s.want > 0 {
+			if res := <-s.result; res.err != ErrPoolClosed {
+				return fmt.Errorf("the pool is closed: %v", res.err)
+			}
+		}
+		if !s.open {
+			continue
+		}
+		for _, b := range s.buffers {
+			if err := s.r.Release(b); err != nil {
+				return err
+			}
+		}
+		s.r.Close()
+	}
+	if s := p.Stats(); s.InUse != 0 || s.Idle != 0 || s.Buffers != 0 || s.Streams != 0 {
+		return fmt.Errorf("at the end: %+v", s)
+	}
+	return nil
+}
+
 // Streams take, give back, open, close and give up at random. The bound holds
 // at every moment, nobody has a buffer that another one has, nobody starves,
 // and at the end everything is back.
-func TestPoolModel(t *testing.T) {
+func TestPoolConcurrent(t *testing.T) {
 	checkLeaks(t, nil)
-	const limit = 4000
-	p := NewPool(PoolConfig{Bytes: limit, IdleAfter: time.Millisecond})
+	const limit, buffers = 4000, 30
+	p := NewPool(PoolConfig{Bytes: limit, Buffers: buffers, IdleAfter: time.Millisecond})
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	var out atomic.Int64 // bytes handed out
+	var out, handed atomic.Int64 // bytes handed out, and buffers
 	var wg sync.WaitGroup
 	for i := range 24 {
 		wg.Add(1)
@@ -274,6 +543,7 @@ func TestPoolModel(t *testing.T) {
 							}
 						}
 						out.Add(-int64(len(mem)))
+						handed.Add(-1)
 						if err := r.Release(b); err != nil {
 							t.Error(err)
 						}
@@ -297,7 +567,7 @@ func TestPoolModel(t *testing.T) {
 						continue
 					}
 					mem := b.Bytes()
-					if now := out.Add(int64(len(mem))); now > limit || p.used.Load() > limit {
+					if now := out.Add(int64(len(mem))); now > limit || p.used.Load() > limit || handed.Add(1) > buffers {
 						t.Errorf("%d bytes handed out, %d exist", now, p.used.Load())
 					}
 					for j := range mem {
@@ -311,6 +581,7 @@ func TestPoolModel(t *testing.T) {
 				}
 				for _, b := range mine {
 					out.Add(-int64(len(b.Bytes())))
+					handed.Add(-1)
 					if err := r.Release(b); err != nil {
 						t.Error(err)
 					}
@@ -333,7 +604,13 @@ func TestPoolModel(t *testing.T) {
 // buffers: all finish.
 func TestPoolThousandStreams(t *testing.T) {
 	const size = MaxHeaderLen + 126*516
-	pool := NewPool(PoolConfig{Bytes: 8 * size})
+	for _, cfg := range []PoolConfig{{Bytes: 8 * size}, {Buffers: 8}} {
+		thousandStreams(t, NewPool(cfg))
+	}
+}
+
+func thousandStreams(t *testing.T, pool *Pool) {
+	const size = MaxHeaderLen + 126*516
 	checkLeaks(t, pool)
 	var wg sync.WaitGroup
 	errs := make(chan error, 2000)
