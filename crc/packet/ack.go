@@ -29,6 +29,16 @@ func (a *Ack) Status(i int) Status {
 	return a.Replies[i]
 }
 
+// congested reports whether a node asks for less (ECN, HDFS-7270).
+func (a *Ack) congested() bool {
+	for _, f := range a.Flags {
+		if f>>5&3 == 3 {
+			return true
+		}
+	}
+	return false
+}
+
 // Append appends the ack and before it its length. Hadoop always sends
 // Replies, Flags with the same statuses, and the time even if it is 0.
 func (a *Ack) Append(dst []byte) []byte {

@@ -41,6 +41,7 @@ type action struct {
 	seqno  int64 // added to the ack's seqno
 	delay  time.Duration
 	oob    bool
+	ecn    uint32 // as the flag has it
 }
 
 var errRule = errors.New("rule")
@@ -191,7 +192,7 @@ func (n *node) packets(conn io.Writer, rec *Receiver, w *WriteBlock) error {
 			conn.Write(a.Append(nil))
 			return nil
 		}
-		a := Ack{Seqno: h.Seqno + act.seqno, Replies: []Status{status}, Flags: []uint32{uint32(status)}}
+		a := Ack{Seqno: h.Seqno + act.seqno, Replies: []Status{status}, Flags: []uint32{uint32(status) | act.ecn<<5}}
 		if status == Success && act.seqno == 0 {
 			n.mu.Lock()
 			n.acked = max(n.acked, end)

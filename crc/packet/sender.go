@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -48,8 +49,15 @@ func (w *Writer) send(pipe *pipeline) error {
 	timer := time.NewTimer(interval)
 	defer timer.Stop()
 	lastSent := time.Now()
+	var pausing <-chan time.Time
 	for {
 		w.mu.Lock()
+		if w.congested && pausing == nil && w.sent < w.queue.n {
+			w.congested = false
+			w.pause = backoff(w.pause, w.cfg.Backoff, rand.Float64())
+			w.stats.Backoffs++
+			pausing = time.After(w.pause)
+		}
 		switch {
 		case w.finished:
 			w.mu.Unlock()
@@ -62,7 +70,7 @@ func (w *Writer) send(pipe *pipeline) error {
 			err := pipe.err
 			w.mu.Unlock()
 			return err
-		case w.sent < w.queue.n:
+		case w.sent < w.queue.n && pausing == nil:
 			p := w.queue.at(w.sent)
 			lastSent = time.Now()
 			p.sentAt, p.delivered = lastSent, w.delivered
@@ -83,10 +91,12 @@ func (w *Writer) send(pipe *pipeline) error {
 				w.broken(pipe, fmt.Errorf("packet: sending: %w", err))
 			}
 		default:
-			closing := w.queue.n > 0 && w.queue.at(w.queue.n-1).header.Last
+			closing := pausing == nil && w.queue.n > 0 && w.queue.at(w.queue.n-1).header.Last
 			w.mu.Unlock()
 			select {
 			case <-w.work:
+			case <-pausing:
+				pausing = nil
 			case <-timer.C:
 				if quiet := time.Since(lastSent); quiet < interval || closing {
 					timer.Reset(max(interval-quiet, interval/8))
@@ -103,6 +113,14 @@ func (w *Writer) send(pipe *pipeline) error {
 			}
 		}
 	}
+}
+
+// backoff returns how long to pause after a pause of last, as Hadoop does it:
+// a random time between unit and three times the last pause, and at most ten
+// units. random is in [0, 1).
+func backoff(last, unit time.Duration, random float64) time.Duration {
+	lo, hi := min(3*last, unit), max(3*last, unit)
+	return min(lo+time.Duration(random*float64(hi-lo)), 10*unit)
 }
 
 // write sends a whole packet with one call.
@@ -167,6 +185,11 @@ func (w *Writer) take(ack *Ack) (last bool, err error) {
 			w.mu.Unlock()
 			return false, err
 		}
+	}
+	if ack.congested() {
+		w.congested = true
+	} else {
+		w.pause = 0
 	}
 	if ack.Seqno == HeartbeatSeqno {
 		w.mu.Unlock()

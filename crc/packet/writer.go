@@ -14,6 +14,9 @@ import (
 // [ReaderConfig].
 const DefaultTimeout = 60 * time.Second
 
+// defaultBackoff is Hadoop's CONGESTION_BACKOFF_MEAN_TIME_IN_MS.
+const defaultBackoff = 5 * time.Second
+
 // maxRecoveries is how often a pipeline is rebuilt for the same packet.
 const maxRecoveries = 5
 
@@ -40,6 +43,11 @@ type WriterConfig struct {
 	// without a packet a heartbeat is sent. Acks may take Timeout, a write
 	// eight times as long, and 5 s more for every node.
 	Timeout time.Duration
+
+	// Backoff bounds the first pause, of random length, that is made when a
+	// datanode says in an ack that it is congested; 0 means 5 s. Further pauses
+	// are longer, up to ten times, until an ack comes that does not say so.
+	Backoff time.Duration
 
 	// Sums is called in block order with the checksums of the block's whole
 	// chunks and at last with that of a short one, if the block begins at
@@ -100,8 +108,10 @@ type Writer struct {
 	idle       []*ackWaiter
 	roomFor    int // bytes for which the writing goroutine waits
 	room       chan struct{}
-	recovering int64 // seqno for which the pipeline was rebuilt last
-	attempts   int   // so many times
+	recovering int64         // seqno for which the pipeline was rebuilt last
+	attempts   int           // so many times
+	congested  bool          // a datanode is, and no pause has been made for it
+	pause      time.Duration // the last one; 0 if the last ack is of no congestion
 	stats      WriterStats
 }
 
@@ -118,6 +128,7 @@ type WriterStats struct {
 	Flushes    int64 // Flush and Sync
 	Heartbeats int64
 	Recoveries int64
+	Backoffs   int64 // pauses because of congestion
 	Window     int64 // bytes that may be in flight now
 	RTT        time.Duration
 }
@@ -248,6 +259,9 @@ func (e *OpError) Error() string {
 func NewWriter(ctx context.Context, conn io.ReadWriteCloser, request WriteBlock, cfg WriterConfig) (*Writer, error) {
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = DefaultTimeout
+	}
+	if cfg.Backoff <= 0 {
+		cfg.Backoff = defaultBackoff
 	}
 	w := &Writer{
 		cfg: cfg, stream: cfg.Stream, size: request.Block.NumBytes,

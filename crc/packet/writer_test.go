@@ -737,6 +737,70 @@ func (c hastyConn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t.Add(-5 * time.Second).Add(100 * time.Millisecond))
 }
 
+func TestBackoff(t *testing.T) {
+	const s = time.Second
+	for _, v := range []struct {
+		last   time.Duration
+		random float64
+		want   time.Duration
+	}{{0, 0, 0}, {0, .5, 5 * s / 2}, {1 * s, 0, 3 * s}, {1 * s, .5, 4 * s}, {4 * s, 0, 5 * s}, {4 * s, .5, 17 * s / 2}, {40 * s, .999, 50 * s}, {50 * s, 0, 5 * s}} {
+		if got := backoff(v.last, 5*s, v.random); got != v.want {
+			t.Errorf("after %v, %v: %v, want %v", v.last, v.random, got, v.want)
+		}
+	}
+}
+
+// While a datanode is congested nothing but heartbeats goes out, and who waits
+// can be stopped.
+func TestWriterPausesWhenCongested(t *testing.T) {
+	checkLeaks(t, nil)
+	n := &node{behave: func(int, Header) action { return action{ecn: 3} }}
+	conn, served := dial(t, "tcp", n.serve)
+	w, err := NewWriter(deadline(t), conn, createRequest(1<<20), WriterConfig{Timeout: 20 * time.Millisecond, Backoff: 1 << 20 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Write(make([]byte, 100))
+	if err := w.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	w.Write(make([]byte, 100))
+	ctx, cancel := context.WithCancel(context.Background())
+	flushed := make(chan error, 1)
+	go func() { flushed <- w.Flush(ctx) }()
+	waitFor(t, func() bool { s := w.Stats(); return s.Backoffs == 1 && s.Heartbeats >= 3 })
+	cancel()
+	if err := <-flushed; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	w.Abort()
+	<-served
+	if len(n.block) != 100 || w.Acked() != 100 {
+		t.Errorf("%d bytes arrived", len(n.block))
+	}
+}
+
+// Congestion that ends costs time and nothing else.
+func TestWriterCongestion(t *testing.T) {
+	checkLeaks(t, nil)
+	n := &node{behave: func(i int, _ Header) action { return action{ecn: uint32(i % 4)} }} // disabled, supported, supported, congested
+	conn, served := dial(t, "tcp", n.serve)
+	w, err := NewWriter(deadline(t), conn, createRequest(4<<20), WriterConfig{Backoff: time.Millisecond, StreamConfig: StreamConfig{PacketSize: 65536, InFlight: 1 << 18}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := pattern(4<<20, 1)
+	if _, err := w.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-served; err != nil || !bytes.Equal(n.block, data) || w.Stats().Backoffs == 0 {
+		t.Errorf("%d bytes, %d pauses, %v", len(n.block), w.Stats().Backoffs, err)
+	}
+}
+
 func TestWriterGivesUp(t *testing.T) {
 	checkLeaks(t, nil)
 	serve := func(c io.ReadWriteCloser) error {
