@@ -214,6 +214,7 @@ type countingConn struct {
 	writes [][2]int // length, and whether a whole packet
 	damage func(n int, p []byte)
 	cut    int // bytes after which the connection is lost; 0 means never
+	short  int // bytes after which a Write takes half of what it is given
 	total  int
 }
 
@@ -228,12 +229,15 @@ func (c *countingConn) Write(p []byte) (int, error) {
 	n := len(c.writes)
 	c.writes = append(c.writes, [2]int{len(p), whole})
 	c.total += len(p)
-	damage, cut := c.damage, c.cut > 0 && c.total > c.cut
+	damage, cut, short := c.damage, c.cut > 0 && c.total > c.cut, c.short > 0 && c.total > c.short
 	c.mu.Unlock()
 	if cut {
 		n, _ := c.Conn.Write(p[:len(p)/2])
 		c.Conn.Close()
 		return n, io.ErrClosedPipe
+	}
+	if short {
+		return c.Conn.Write(p[:len(p)/2])
 	}
 	if damage != nil {
 		p = bytes.Clone(p)

@@ -343,7 +343,7 @@ func (w *Writer) enter(ctx context.Context) error {
 	select {
 	case w.turn <- struct{}{}:
 	case <-ctx.Done():
-		if err := w.Err(); err != nil {
+		if err := w.ended(); err != nil {
 			return err
 		}
 		return context.Cause(ctx)
@@ -359,6 +359,15 @@ func (w *Writer) enter(ctx context.Context) error {
 }
 
 func (w *Writer) leave() { <-w.turn }
+
+// ended returns the error that has ended the stream, or nil, and sees the end
+// of the stream's context before the sender does.
+func (w *Writer) ended() error {
+	if w.ctx.Err() != nil {
+		w.fail(context.Cause(w.ctx))
+	}
+	return w.Err()
+}
 
 // Err returns the error that has ended the stream, or nil.
 func (w *Writer) Err() error {
@@ -487,7 +496,7 @@ func (w *Writer) start() error {
 	}
 	buf, err := s.reservation.Acquire(w.ctx, size)
 	if err != nil {
-		if failed := w.Err(); failed != nil {
+		if failed := w.ended(); failed != nil {
 			return failed
 		}
 		return err
@@ -670,6 +679,7 @@ func (w *Writer) awaitAck(ctx context.Context, seqno int64) error {
 	select {
 	case <-a.ch:
 	case <-ctx.Done():
+		w.ended()
 		ctxErr = context.Cause(ctx)
 	}
 	w.mu.Lock()

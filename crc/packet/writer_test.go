@@ -337,6 +337,8 @@ func TestStreamAcrossBlocks(t *testing.T) {
 	}
 }
 
+// programs returns how many random programs a test is to run, and the first
+// one's seed.
 func programs(t testing.TB) (int, uint64) {
 	n := 60
 	if s := os.Getenv("PACKET_PROGRAMS"); s != "" {
@@ -359,17 +361,36 @@ func TestWriterPrograms(t *testing.T) {
 	for i := range count {
 		seed := seed + uint64(i)
 		rng := rand.New(rand.NewPCG(seed, 7))
-		if err := program(t, rng, pool); err != nil {
+		if err := program(rng, pool, func(kind string, n *node) (net.Conn, chan error) { return dial(t, kind, n.serve) }); err != nil {
 			t.Fatalf("PACKET_SEED=%d PACKET_PROGRAMS=1: %v", seed, err)
 		}
 	}
 }
 
-func program(t testing.TB, rng *rand.Rand, pool *Pool) error {
+// Faults of a program.
+const (
+	faultDrop      = iota + 1 // the connection is lost instead of an ack
+	faultLose                 // and the packet, too
+	faultNegative             // a negative ack
+	faultReordered            // the ack of the packet behind comes first
+	faultRepeated             // the ack of the packet before comes again
+	faultRestart              // the node restarts
+	faultCut                  // the connection is lost in mid-packet
+	faultShort                // Write takes less than it was given, and says nothing
+	faultCancel               // the stream's context ends
+	faultCongested            // the node asks for a pause
+	faultNone                 // from here on
+)
+
+func program(rng *rand.Rand, pool *Pool, dial func(kind string, n *node) (net.Conn, chan error)) error {
 	c := crc.Chunks{Kind: crc.Kind(rng.IntN(3)), Size: []int{512, 512, 64, 4096, 1000}[rng.IntN(5)]}
 	size := 1 + rng.Int64N(4<<20)
-	fault := rng.IntN(8)
+	fault := 1 + rng.IntN(faultNone+2)
 	at := rng.IntN(30)
+	times := 1
+	if rng.IntN(4) == 0 {
+		times += rng.IntN(8)
+	}
 	recovering := rng.IntN(2) == 0
 	n := &node{chunks: c}
 	hits := 0
@@ -378,37 +399,46 @@ func program(t testing.TB, rng *rand.Rand, pool *Pool) error {
 		if delays.IntN(20) == 0 {
 			a.delay = time.Duration(delays.IntN(300)) * time.Microsecond
 		}
-		if i < at || hits > 0 {
+		if hits == 0 && i < at || hits >= times {
 			return a
 		}
 		hits++
 		switch fault {
-		case 1:
+		case faultDrop:
 			a.drop = true
-		case 2:
+		case faultLose:
 			a.drop, a.before = true, true
-		case 3:
+		case faultNegative:
 			a.status = Error
-		case 4:
+		case faultReordered:
 			a.seqno = 1
-		case 5:
+		case faultRepeated:
+			a.seqno = -1
+			if h.Seqno == 0 { // -1 would be a heartbeat's
+				a.seqno = 2
+			}
+		case faultRestart:
 			a.oob = true
+		case faultCongested:
+			a.ecn = 3
+			hits--
 		default:
 			hits--
 		}
 		return a
 	}
 	kind := []string{"pipe", "tcp"}[rng.IntN(2)]
-	conn, served := dial(t, kind, n.serve)
+	conn, served := dial(kind, n)
 	counting := &countingConn{Conn: conn}
-	if fault == 6 {
+	switch fault {
+	case faultCut:
 		counting.cut = 200 + rng.IntN(1<<20)
+	case faultShort:
+		counting.short = 200 + rng.IntN(1<<20)
 	}
-	recoveries := 0
 	var recover func(context.Context, *WriteError) (io.ReadWriteCloser, WriteBlock, error)
 	if recovering {
 		recover = func(ctx context.Context, f *WriteError) (io.ReadWriteCloser, WriteBlock, error) {
-			recoveries++
 			err := <-served
 			served <- err
 			if errors.Is(err, errRule) {
@@ -422,27 +452,52 @@ func program(t testing.TB, rng *rand.Rand, pool *Pool) error {
 			}
 			req.MinBytesRcvd, req.MaxBytesRcvd = f.Acked, f.Sent
 			var conn net.Conn
-			conn, served = dial(t, kind, n.serve)
+			conn, served = dial(kind, n)
 			return conn, req, nil
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	cfg := WriterConfig{Recover: recover, StreamConfig: StreamConfig{Chunks: c, Pool: pool, PacketSize: []int{0, 0, 65536, 1056252, 2000}[rng.IntN(5)], BufferHint: rng.IntN(2 << 20)}}
+	streamCtx, cancelStream := context.WithCancel(ctx)
+	defer cancelStream()
+	cfg := WriterConfig{
+		Recover: recover, Backoff: 100 * time.Microsecond,
+		StreamConfig: StreamConfig{Chunks: c, Pool: pool, PacketSize: []int{0, 0, 65536, 1056252, 2000}[rng.IntN(5)], BufferHint: rng.IntN(2 << 20)},
+	}
 	if rng.IntN(3) == 0 {
 		cfg.StreamConfig.InFlight = 1 + rng.Int64N(1<<20)
 	}
-	w, err := NewWriter(ctx, counting, createRequest(size), cfg)
+	if rng.IntN(4) == 0 { // with heartbeats
+		cfg.Timeout = time.Duration(1+rng.IntN(3)) * time.Millisecond
+	}
+	w, err := NewWriter(streamCtx, counting, createRequest(size), cfg)
 	if err != nil {
 		return err
 	}
 	defer w.Abort()
+	var others sync.WaitGroup
+	defer others.Wait()
+	if rng.IntN(4) == 0 { // another goroutine flushes
+		others.Add(1)
+		go func() {
+			defer others.Done()
+			for i := 0; i < 20 && w.Flush(ctx) == nil; i++ {
+				if i%4 == 0 && w.Sync(ctx) != nil {
+					return
+				}
+			}
+		}()
+	}
 	data := pattern(int(size)+1000, byte(rng.Uint32()))
 	written, synced := 0, 0
-	for range 1 + rng.IntN(40) {
+	cancelAt := rng.IntN(20)
+	for i := range 1 + rng.IntN(40) {
+		if fault == faultCancel && i == cancelAt {
+			cancelStream()
+		}
 		switch op := rng.IntN(10); {
 		case op < 6:
-			k := 1 + rng.IntN(1<<rng.IntN(22))
+			k := 1 + rng.IntN(min(1<<rng.IntN(23), 3<<20))
 			k = min(k, len(data)-written)
 			var m int64
 			if op == 5 {
@@ -465,7 +520,7 @@ func program(t testing.TB, rng *rand.Rand, pool *Pool) error {
 		default:
 			done, stop := context.WithCancel(ctx)
 			stop()
-			if err = w.Flush(done); errors.Is(err, context.Canceled) {
+			if err = w.Flush(done); errors.Is(err, context.Canceled) && w.Err() == nil {
 				err = nil
 			}
 		}
@@ -483,6 +538,7 @@ func program(t testing.TB, rng *rand.Rand, pool *Pool) error {
 	} else if cerr := w.Close(); err == nil {
 		err = cerr
 	}
+	others.Wait()
 	if serr := <-served; errors.Is(serr, errRule) {
 		return serr
 	}
@@ -493,13 +549,19 @@ func program(t testing.TB, rng *rand.Rand, pool *Pool) error {
 	if acked > int64(len(n.block)) || !bytes.Equal(n.block, data[:len(n.block)]) {
 		return fmt.Errorf("%d bytes arrived, %d acked, %d written; equal %v", len(n.block), acked, written, bytes.Equal(n.block, data[:min(len(n.block), len(data))]))
 	}
-	mayFail := !recovering && (hits > 0 || fault == 6)
+	var format *FormatError
+	mayFail := fault == faultCancel || !recovering && (hits > 0 || fault == faultCut || fault == faultShort)
 	switch {
+	case err != nil && strings.Contains(err.Error(), "gave up after 5") && recovering && times > 5:
 	case err != nil && !aborted && !mayFail:
 		return fmt.Errorf("fault %d at %d, recovering %v: %w", fault, at, recovering, err)
 	case err == nil && (len(n.block) != written || !n.final || n.synced < synced):
 		return fmt.Errorf("closed, but %d of %d arrived, final %v, synced %d of %d", len(n.block), written, n.final, n.synced, synced)
-	case err != nil && n.final && fault != 4:
+	case err == nil && !recovering && hits > 0:
+		return fmt.Errorf("fault %d at %d has not been noticed", fault, at)
+	case (fault == faultReordered || fault == faultRepeated) && hits > 0 && !recovering && !errors.As(err, &format) && !errors.Is(err, ErrAborted):
+		return fmt.Errorf("an ack out of order gave %w", err)
+	case err != nil && n.final && fault != faultReordered && fault != faultRepeated:
 		if int(acked) != len(n.block) {
 			return fmt.Errorf("final after %w", err)
 		}
