@@ -445,7 +445,11 @@ TEXT ·avx512Dot(SB), NOSPLIT, $0-40
 	VPSRLDQ    $0x0c, Z1, Z1
 	VPSLLDQ    $0x08, Z1, Z1
 	VPXORQ     Z1, Z0, Z0
-	LEAQ       (BX)(CX*4), R12
+	IMUL3Q     $0x00000004, CX, R12
+	MOVQ       $0x00002000, R10
+	CMPQ       R12, R10
+	CMOVQCS    R10, R12
+	ADDQ       BX, R12
 
 group:
 	VPXORQ Z4, Z4, Z4
@@ -593,7 +597,11 @@ TEXT ·avx512DotCopy(SB), NOSPLIT, $0-48
 	VPSRLDQ    $0x0c, Z1, Z1
 	VPSLLDQ    $0x08, Z1, Z1
 	VPXORQ     Z1, Z0, Z0
-	LEAQ       (BX)(CX*4), R13
+	IMUL3Q     $0x00000004, CX, R13
+	MOVQ       $0x00002000, R11
+	CMPQ       R13, R11
+	CMOVQCS    R11, R13
+	ADDQ       BX, R13
 
 group:
 	VPXORQ Z4, Z4, Z4
@@ -752,7 +760,11 @@ TEXT ·avx512DotStream(SB), NOSPLIT, $0-48
 	VPSRLDQ    $0x0c, Z1, Z1
 	VPSLLDQ    $0x08, Z1, Z1
 	VPXORQ     Z1, Z0, Z0
-	LEAQ       8192(BX), R12
+	IMUL3Q     $0x00000004, CX, R12
+	MOVQ       $0x00002000, R8
+	CMPQ       R12, R8
+	CMOVQCS    R8, R12
+	ADDQ       BX, R12
 
 group:
 	VPXORQ Z4, Z4, Z4
@@ -833,7 +845,7 @@ TEXT ·avx512V12S3_512(SB), NOSPLIT, $8-32
 	VPSLLDQ    $0x08, X1, X1
 	VPXORQ     X1, X0, X0
 	VSHUFI64X2 $0x00, Z0, Z0, Z0
-	LEAQ       7680(CX), BX
+	LEAQ       8192(CX), BX
 	MOVQ       groups+16(FP), SI
 	MOVQ       SI, (SP)
 
@@ -1637,7 +1649,7 @@ TEXT ·avx512V6S9_512(SB), NOSPLIT, $8-32
 	VPSLLDQ    $0x08, X1, X1
 	VPXORQ     X1, X0, X0
 	VSHUFI64X2 $0x00, Z0, Z0, Z0
-	LEAQ       7680(CX), BX
+	LEAQ       8192(CX), BX
 	MOVQ       groups+16(FP), SI
 	MOVQ       SI, (SP)
 
@@ -2016,7 +2028,7 @@ rows:
 	RET
 
 // func avx512AffineAhead(sums *byte, src *byte, n int, groups int, t *uint64)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VL, GFNI, MMX+, PCLMULQDQ, VPCLMULQDQ
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, CMOV, GFNI, MMX+, PCLMULQDQ, VPCLMULQDQ
 TEXT ·avx512AffineAhead(SB), NOSPLIT, $0-40
 	MOVQ       sums+0(FP), AX
 	MOVQ       src+8(FP), CX
@@ -2033,7 +2045,11 @@ TEXT ·avx512AffineAhead(SB), NOSPLIT, $0-40
 	VPSLLDQ    $0x08, X1, X1
 	VPXORQ     X1, X0, X0
 	VSHUFI64X2 $0x00, Z0, Z0, Z0
-	LEAQ       (CX)(DX*4), R9
+	IMUL3Q     $0x00000004, DX, R9
+	MOVQ       $0x00002000, R8
+	CMPQ       R9, R8
+	CMOVQCS    R8, R9
+	ADDQ       CX, R9
 
 group:
 	VPXORQ Z2, Z2, Z2
@@ -2195,7 +2211,7 @@ rows:
 	RET
 
 // func avx512AffineCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VL, GFNI, MMX+, PCLMULQDQ, VPCLMULQDQ
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, CMOV, GFNI, MMX+, PCLMULQDQ, VPCLMULQDQ
 TEXT ·avx512AffineCopy(SB), NOSPLIT, $0-48
 	MOVQ       sums+0(FP), AX
 	MOVQ       src+16(FP), CX
@@ -2213,7 +2229,11 @@ TEXT ·avx512AffineCopy(SB), NOSPLIT, $0-48
 	VPSLLDQ    $0x08, X1, X1
 	VPXORQ     X1, X0, X0
 	VSHUFI64X2 $0x00, Z0, Z0, Z0
-	LEAQ       (CX)(BX*4), R10
+	IMUL3Q     $0x00000004, BX, R10
+	MOVQ       $0x00002000, R9
+	CMPQ       R10, R9
+	CMOVQCS    R9, R10
+	ADDQ       CX, R10
 
 group:
 	VPXORQ Z2, Z2, Z2
@@ -2385,7 +2405,7 @@ rows:
 	RET
 
 // func avx512AffineStream(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VL, GFNI, MMX+, PCLMULQDQ, VPCLMULQDQ
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, CMOV, GFNI, MMX+, PCLMULQDQ, VPCLMULQDQ
 TEXT ·avx512AffineStream(SB), NOSPLIT, $0-48
 	MOVQ       sums+0(FP), AX
 	MOVQ       src+16(FP), CX
@@ -2403,7 +2423,11 @@ TEXT ·avx512AffineStream(SB), NOSPLIT, $0-48
 	VPSLLDQ    $0x08, X1, X1
 	VPXORQ     X1, X0, X0
 	VSHUFI64X2 $0x00, Z0, Z0, Z0
-	LEAQ       8192(CX), R10
+	IMUL3Q     $0x00000004, BX, R10
+	MOVQ       $0x00002000, R9
+	CMPQ       R10, R9
+	CMOVQCS    R9, R10
+	ADDQ       CX, R10
 
 group:
 	VPXORQ Z2, Z2, Z2

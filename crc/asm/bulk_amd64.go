@@ -86,11 +86,7 @@ func (k Kernel) blocks(p Poly, crc uint32, b []byte) (uint32, []byte) {
 		const before = 64
 		crc, b = k.single(p, crc, b[:before]), b[before:]
 	}
-	largest := len(t.compose) - 1
-	if k == AVX512AffineAhead {
-		largest = 1 // 1024: more is prefetched too far ahead for the first-level cache
-	}
-	for i := largest; i >= 0; i-- {
+	for i := len(t.compose) - 1; i >= 0; i-- {
 		size := 512 << i
 		l := widestLoop
 		group := k.group(l, p, size, false)

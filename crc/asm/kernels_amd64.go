@@ -108,7 +108,7 @@ func (k Kernel) group(l loop, p Poly, chunk int, copying bool) int {
 	switch {
 	case l == dotLoop && k < AVX512:
 		return 2
-	case l == dotLoop:
+	case l == dotLoop, k == AVX512:
 		return 4
 	case k == SSE42 && p == Castagnoli && !copying:
 		return 6

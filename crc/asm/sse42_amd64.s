@@ -493,7 +493,11 @@ TEXT ·sse42Dot(SB), NOSPLIT, $0-40
 	PSRLDQ    $0x0c, X1
 	PSLLDQ    $0x08, X1
 	PXOR      X1, X3
-	LEAQ      (DX)(BX*4), R11
+	IMUL3Q    $0x00000002, BX, R11
+	MOVQ      $0x00002000, CX
+	CMPQ      R11, CX
+	CMOVQCS   CX, R11
+	ADDQ      DX, R11
 
 group:
 	PXOR  X1, X1
@@ -609,7 +613,11 @@ TEXT ·sse42DotCopy(SB), NOSPLIT, $0-48
 	PSRLDQ    $0x0c, X1
 	PSLLDQ    $0x08, X1
 	PXOR      X1, X3
-	LEAQ      (DX)(SI*4), R12
+	IMUL3Q    $0x00000002, SI, R12
+	MOVQ      $0x00002000, CX
+	CMPQ      R12, CX
+	CMOVQCS   CX, R12
+	ADDQ      DX, R12
 
 group:
 	PXOR  X1, X1
@@ -733,7 +741,11 @@ TEXT ·sse42DotStream(SB), NOSPLIT, $0-48
 	PSRLDQ    $0x0c, X0
 	PSLLDQ    $0x08, X0
 	PXOR      X0, X2
-	LEAQ      8192(DX), R11
+	IMUL3Q    $0x00000002, SI, R11
+	MOVQ      $0x00002000, CX
+	CMPQ      R11, CX
+	CMOVQCS   CX, R11
+	ADDQ      DX, R11
 
 group:
 	PXOR X0, X0
@@ -787,7 +799,7 @@ row:
 	RET
 
 // func sse42Fused(sums *byte, src *byte, n int, groups int, t *uint64)
-// Requires: MMX+, PCLMULQDQ, SSE, SSE2, SSE4.2, SSSE3
+// Requires: CMOV, MMX+, PCLMULQDQ, SSE, SSE2, SSE4.2, SSSE3
 TEXT ·sse42Fused(SB), NOSPLIT, $0-40
 	MOVQ      sums+0(FP), AX
 	MOVQ      src+8(FP), CX
@@ -811,8 +823,10 @@ TEXT ·sse42Fused(SB), NOSPLIT, $0-40
 	PXOR      X0, X2
 	LEAQ      (DX)(DX*2), R8
 	LEAQ      (R8)(DX*2), R9
-	MOVQ      DX, R10
-	IMUL3Q    $0x00000006, R10, R10
+	IMUL3Q    $0x00000006, DX, R10
+	MOVQ      $0x00002000, DI
+	CMPQ      R10, DI
+	CMOVQCS   DI, R10
 	ADDQ      CX, R10
 
 group:

@@ -310,12 +310,7 @@ func dot(copy x86.Copy) {
 		VPXORQ(r, init, init)
 	}
 
-	ahead := GP64()
-	if copy.NonTemporal {
-		LEAQ(Mem{Base: src, Disp: x86.StreamAhead}, ahead)
-	} else {
-		LEAQ(Mem{Base: src, Index: n, Scale: 4}, ahead)
-	}
+	ahead := x86.Ahead(src, n, 4)
 	var acc [4]VecVirtual
 	Label("group")
 	for c := range acc {
@@ -394,7 +389,7 @@ func fused(n, scalar, vector int) {
 	Load(Param("t"), t)
 	init := start(Mem{Base: t, Disp: layout.DotEnd - n})
 	ahead := GP64()
-	LEAQ(Mem{Base: src, Disp: chunks * n}, ahead)
+	LEAQ(Mem{Base: src, Disp: x86.AheadOf(chunks * n)}, ahead)
 	left := AllocLocal(8)
 	groups := GP64()
 	Load(Param("groups"), groups)
@@ -526,12 +521,9 @@ func affine(name string, copy x86.Copy, prefetch bool) {
 		}
 		return Mem{Base: p, Index: n, Scale: uint8(c), Disp: disp}
 	}
-	ahead := GP64()
-	switch {
-	case copy.NonTemporal:
-		LEAQ(Mem{Base: src, Disp: x86.StreamAhead}, ahead)
-	case prefetch:
-		LEAQ(Mem{Base: src, Index: n, Scale: 4}, ahead)
+	var ahead GPVirtual
+	if prefetch {
+		ahead = x86.Ahead(src, n, chunks)
 	}
 
 	Label("group")
