@@ -178,11 +178,13 @@ func (t tables) single(p *Program) {
 	p.Label("four")
 	for r := 0; r < rows; r += 2 {
 		d, e, c, f := p.Vec(), p.Vec(), p.Vec(), p.Vec()
-		p.Op("FLDPQ.P", Mem(src, 2*width), Pair(d.Q(), e.Q()))
-		p.Op("FLDPQ.P", Mem(k, 2*width), Pair(c.Q(), f.Q()))
+		p.Op("FLDPQ", Mem(src, r*width), Pair(d.Q(), e.Q()))
+		p.Op("FLDPQ", Mem(k, r*width), Pair(c.Q(), f.Q()))
 		accumulate(p, c, d, acc[r])
 		accumulate(p, f, e, acc[r+1])
 	}
+	p.Op("ADD", Imm(rows*width), src)
+	p.Op("ADD", Imm(rows*width), k)
 	p.Op("CMP", end, k)
 	p.Op("BNE", To("four"))
 	xor(p, acc[1], acc[0])
