@@ -24,6 +24,12 @@ type ReaderConfig struct {
 	// Datanodes answer so when a .meta file is missing, and what they send
 	// cannot be verified.
 	AllowNone bool
+
+	// Sums is called with checksums that have been verified and the number of
+	// bytes they cover, before those bytes are handed out. It is not called for
+	// what is handed out only in part, at the ends of a range. It must not keep
+	// sums.
+	Sums func(sums []byte, n int)
 }
 
 // A Reader reads a range of a block from a datanode. It verifies and copies in
@@ -35,6 +41,7 @@ type Reader struct {
 	stop    func() bool // of the watch over ctx
 	ctx     context.Context
 	timeout time.Duration
+	hook    func(sums []byte, n int) // ReaderConfig.Sums, or nil
 
 	block  Block
 	chunks crc.Chunks
@@ -85,7 +92,7 @@ func NewReader(ctx context.Context, conn io.ReadWriteCloser, request ReadBlock, 
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = DefaultTimeout
 	}
-	r := &Reader{conn: conn, ctx: ctx, timeout: cfg.Timeout, block: request.Block, left: request.Length, status: ChecksumOK}
+	r := &Reader{conn: conn, ctx: ctx, timeout: cfg.Timeout, hook: cfg.Sums, block: request.Block, left: request.Length, status: ChecksumOK}
 	if r.open = r.left < 0; r.open {
 		r.left = maxRange
 	}
@@ -168,6 +175,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 		if n > 0 && r.skip == 0 {
 			sums := r.chunks.SumsLen(n)
 			good, err := r.chunks.CopyVerify(p[:n], r.data[:n], r.sums[:sums], r.pos)
+			r.verified(good)
 			r.data, r.sums = r.data[n:], r.sums[sums:]
 			r.pos += int64(n)
 			r.left -= int64(good)
@@ -227,6 +235,9 @@ func (r *Reader) verify(n int) error {
 	if int64(len(r.ready)) > r.left {
 		r.ready = r.ready[:r.left]
 	}
+	if len(r.ready) == good {
+		r.verified(good)
+	}
 	r.skip -= skip
 	r.data, r.sums = r.data[n:], r.sums[sums:]
 	r.pos += int64(n)
@@ -234,6 +245,14 @@ func (r *Reader) verify(n int) error {
 		return r.mismatch(err)
 	}
 	return nil
+}
+
+// verified tells of the checksums of the next n bytes of data, all of which are
+// handed out.
+func (r *Reader) verified(n int) {
+	if r.hook != nil && n > 0 {
+		r.hook(r.sums[:r.chunks.SumsLen(n)], n)
+	}
 }
 
 // wanted returns the length of those chunks of data that the range needs.

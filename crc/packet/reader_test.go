@@ -108,7 +108,12 @@ func TestReaderRanges(t *testing.T) {
 		}
 		for i, v := range ranges {
 			s.perSend = 1 + rng.IntN(200)
-			r, err := NewReader(ctx, conn, readRequest(v[0], v[1]), ReaderConfig{AllowNone: true})
+			var sums []byte
+			covered := 0
+			r, err := NewReader(ctx, conn, readRequest(v[0], v[1]), ReaderConfig{AllowNone: true, Sums: func(s []byte, n int) {
+				sums = append(sums, s...)
+				covered += n
+			}})
 			if err != nil {
 				t.Fatalf("%v: %v", v, err)
 			}
@@ -135,6 +140,10 @@ func TestReaderRanges(t *testing.T) {
 			}
 			if err != nil || !bytes.Equal(got, s.block[v[0]:end]) {
 				t.Fatalf("%v: %d bytes, %v", v, len(got), err)
+			}
+			bpc := int64(c.BytesPerChunk())
+			if v[0]%bpc == 0 && (end%bpc == 0 || end == 40000) && (covered != len(got) || !bytes.Equal(sums, c.Append(nil, got))) {
+				t.Fatalf("%v: %d bytes of sums for %d of %d", v, len(sums), covered, len(got))
 			}
 			if !r.Close() {
 				t.Fatalf("%v: the connection is not reusable", v)

@@ -413,6 +413,15 @@ func TestGetFailover(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	// The other replica is checksummed in another way.
+	a.set(func() { a.onRead = func(id, offset int64) (bool, bool) { return offset > 10000, false } })
+	for _, chunks := range []crc.Chunks{{Size: 1000}, {Size: 100}, {Kind: crc.CRC32}} {
+		b.set(func() { b.chunks = chunks })
+		var out bytes.Buffer
+		if _, err := Get(ctx, &out, m, &f, []string{a.addr, b.addr}, GetConfig{}); err != nil || !bytes.Equal(out.Bytes(), data) {
+			t.Errorf("%v of %d: %d bytes, %v", chunks.Kind, chunks.Size, out.Len(), err)
+		}
+	}
 	full := errors.New("full")
 	if _, err := Get(ctx, failingWriter{full}, m, &f, []string{b.addr, a.addr}, GetConfig{}); err != full {
 		t.Error(err)
@@ -420,8 +429,11 @@ func TestGetFailover(t *testing.T) {
 	// Another block under the same id.
 	b.set(func() { b.blocks[f.Blocks[1].ID].data[5] ^= 1 })
 	var other *ContentError
-	if _, err := Get(ctx, io.Discard, m, &f, []string{b.addr}, GetConfig{}); !errors.As(err, &other) || other.Offset != 20480 {
-		t.Error(err)
+	for _, chunks := range []crc.Chunks{{}, {Size: 1000}} {
+		b.set(func() { b.chunks = chunks })
+		if _, err := Get(ctx, io.Discard, m, &f, []string{b.addr}, GetConfig{}); !errors.As(err, &other) || other.Offset != 20480 {
+			t.Error(err)
+		}
 	}
 }
 

@@ -138,8 +138,7 @@ func (g *getter) close() {
 // block writes the bytes lo to hi of a block that starts at the offset at.
 func (g *getter) block(b *Block, at, lo, hi int64) error {
 	block := packet.Block{Pool: g.m.Pool, ID: b.ID, Stamp: b.Stamp, NumBytes: b.Length}
-	kind := g.m.Chunks().Kind
-	w := &blockWriter{w: g.out, kind: kind}
+	w := &blockWriter{w: g.out, chunks: g.m.Chunks()}
 	pos := lo
 	var errs []error
 	for len(errs) < len(g.from) {
@@ -148,10 +147,10 @@ func (g *getter) block(b *Block, at, lo, hi int64) error {
 		g.stats.Bytes += n
 		switch {
 		case err == nil:
-			if whole := lo == 0 && hi == b.Length; whole && kind != crc.None {
-				if want, _ := b.sum(); want != w.sum {
+			if whole := lo == 0 && hi == b.Length; whole && w.chunks.Kind != crc.None {
+				if want, _ := b.sum(); want != w.crc() {
 					return &ContentError{Name: g.f.Name, Offset: at, What: "CRC of the block",
-						Expected: fmt.Sprintf("%08x", want), Computed: fmt.Sprintf("%08x", w.sum)}
+						Expected: fmt.Sprintf("%08x", want), Computed: fmt.Sprintf("%08x", w.crc())}
 				}
 			}
 			return nil
@@ -168,11 +167,11 @@ func (g *getter) block(b *Block, at, lo, hi int64) error {
 
 // read writes the bytes lo to hi of a block from the current datanode, and
 // returns how many were written.
-func (g *getter) read(w io.Writer, block packet.Block, lo, hi int64) (int64, error) {
+func (g *getter) read(w *blockWriter, block packet.Block, lo, hi int64) (int64, error) {
 	request := packet.ReadBlock{
 		Block: block, ClientName: g.cfg.ClientName, Offset: lo, Length: hi - lo, SendChecksums: true,
 	}
-	cfg := packet.ReaderConfig{Timeout: g.cfg.Timeout, AllowNone: g.m.Chunks().Kind == crc.None}
+	cfg := packet.ReaderConfig{Timeout: g.cfg.Timeout, AllowNone: w.chunks.Kind == crc.None, Sums: w.verified}
 	kept := g.conns[g.current]
 	g.conns[g.current] = nil
 	if kept != nil {
@@ -200,7 +199,8 @@ func (g *getter) read(w io.Writer, block packet.Block, lo, hi int64) (int64, err
 }
 
 // drain writes what r reads, and keeps conn if it can carry another request.
-func (g *getter) drain(r *packet.Reader, conn net.Conn, w io.Writer) (int64, error) {
+func (g *getter) drain(r *packet.Reader, conn net.Conn, w *blockWriter) (int64, error) {
+	w.begin(r.Chunks())
 	n, err := r.WriteTo(w)
 	if r.Close() && err == nil {
 		g.conns[g.current] = conn
@@ -210,19 +210,71 @@ func (g *getter) drain(r *packet.Reader, conn net.Conn, w io.Writer) (int64, err
 	return n, err
 }
 
-// A blockWriter writes the bytes of a block, keeps their CRC, and remembers an
-// error of the destination, which is nobody's fault at the other end.
+// A blockWriter writes the bytes of a block and remembers an error of the
+// destination, which is nobody's fault at the other end. It knows the block's
+// CRC, which it composes of the checksums of the chunks that have been verified
+// instead of passing over the data once more.
 type blockWriter struct {
-	w    io.Writer
-	kind crc.Kind
-	sum  uint32
-	err  error
+	w      io.Writer
+	chunks crc.Chunks // of the manifest
+	err    error
+
+	compose bool   // the datanode's chunks are the manifest's
+	sums    []byte // of chunks whose CRC is not in sum yet
+	length  int64  // bytes that they cover
+	covered int    // bytes that come next and are among them
+	sum     uint32
+}
+
+// maxSums bounds what is composed at once, in bytes.
+const maxSums = 32 << 10
+
+// begin is called when another datanode goes on with the block.
+func (b *blockWriter) begin(c crc.Chunks) {
+	b.fold()
+	b.covered = 0
+	b.compose = c.Kind == b.chunks.Kind && c.BytesPerChunk() == b.chunks.BytesPerChunk()
+}
+
+// verified takes the checksums of the next n bytes.
+func (b *blockWriter) verified(sums []byte, n int) {
+	if !b.compose {
+		return
+	}
+	b.sums = append(b.sums, sums...)
+	b.length += int64(n)
+	b.covered += n
+	if len(b.sums) >= maxSums || n%b.chunks.BytesPerChunk() != 0 {
+		b.fold()
+	}
+}
+
+// fold composes the CRC of what it has the checksums of.
+func (b *blockWriter) fold() {
+	if b.length == 0 || b.chunks.Kind == crc.None {
+		return
+	}
+	part, err := b.chunks.Compose(b.sums, b.length)
+	if err != nil {
+		panic(err) // only what was added last can end with a short chunk
+	}
+	b.sum = crc.Combine(b.chunks.Kind, b.sum, part, b.length)
+	b.sums, b.length = b.sums[:0], 0
+}
+
+// crc returns the CRC of what has been written.
+func (b *blockWriter) crc() uint32 {
+	b.fold()
+	return b.sum
 }
 
 func (b *blockWriter) Write(p []byte) (int, error) {
 	n, err := b.w.Write(p)
-	if b.kind != crc.None {
-		b.sum = crc.Update(b.kind, b.sum, p[:n])
+	rest := p[min(b.covered, n):n]
+	b.covered -= n - len(rest)
+	if len(rest) > 0 && b.chunks.Kind != crc.None {
+		b.fold()
+		b.sum = crc.Update(b.chunks.Kind, b.sum, rest)
 	}
 	if err != nil {
 		b.err = err
