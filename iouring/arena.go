@@ -59,11 +59,10 @@ type ArenaConfig struct {
 // An Arena is safe for concurrent use.
 type Arena struct {
 	base     unsafe.Pointer
-	mapped   []byte // the whole mapping, base may be further in
 	pageBits uint
-	classes  int // class k has buffers of 1<<k pages
-
-	slots []slot // by page; the state of the buffer that begins there
+	slots    []slot // by page; the state of the buffer that begins there
+	classes  int    // class k has buffers of 1<<k pages
+	mapped   []byte // the whole mapping, base may be further in
 
 	mu      sync.Mutex
 	order   []int8  // by page: the class of the free run that begins there, or -1

@@ -137,9 +137,9 @@ type device interface {
 // backend adds to a device what makes an operation whole.
 type backend struct {
 	dev    device
-	caps   Capabilities
 	stat   *stripedcounter.Set
 	closed atomic.Bool
+	caps   Capabilities
 }
 
 func newBackend(dev device, caps Capabilities, stat *stripedcounter.Set) *backend {

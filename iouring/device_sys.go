@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxParallelSyncs bounds the threads of one Datasync by plain calls.
+// maxParallelSyncs bounds the threads that one Datasync uses, those of the
+// kernel when it goes through the ring.
 const maxParallelSyncs = 16
 
 // sysDevice is plain system calls on the caller's goroutine.
@@ -20,6 +21,9 @@ func (sysDevice) read(_ context.Context, f *File, mem []byte, off int64) (int, e
 }
 
 func (sysDevice) write(_ context.Context, f *File, bs []Buffer, skip int, off int64) (int, error) {
+	if len(bs) == 1 {
+		return unix.Pwrite(f.fd, bs[0].pinned()[skip:], off)
+	}
 	return pwritev(f.fd, bs, skip, off)
 }
 

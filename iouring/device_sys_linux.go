@@ -88,9 +88,6 @@ func vector(iov []unix.Iovec, bs []Buffer, skip int) []unix.Iovec {
 func pwritev(fd int, bs []Buffer, skip int, off int64) (int, error) {
 	var room [maxVec]unix.Iovec
 	iov := vector(room[:0], bs, skip)
-	if len(iov) == 1 {
-		return unix.Pwrite(fd, unsafe.Slice(iov[0].Base, iov[0].Len), off)
-	}
 	// The offset goes in two halves; a 64-bit kernel ignores the upper one.
 	n, _, errno := unix.Syscall6(unix.SYS_PWRITEV, uintptr(fd), uintptr(unsafe.Pointer(&iov[0])), uintptr(len(iov)),
 		uintptr(off), uintptr(off>>32), 0)

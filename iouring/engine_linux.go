@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -94,6 +95,8 @@ type Engine struct {
 	closed  bool
 	polling bool
 	retry   bool
+	crowd   bool // letting others come first brought more
+	turns   uint
 
 	// A shared ring, once something has stayed in flight.
 	raw    syscall.RawConn
@@ -338,10 +341,23 @@ func (e *Engine) drive() {
 			go e.drive()
 			return
 		}
+		e.gather()
 		e.turn()
 		e.watch()
 		e.lead.Unlock()
 	}
+}
+
+// gather lets other goroutines come to the list first, if that paid the last
+// time: operations that complete at once leave nobody waiting who could show
+// that there are many. Now and then it tries anew.
+func (e *Engine) gather() {
+	if e.turns++; !e.crowd && e.turns%256 != 0 {
+		return
+	}
+	first := e.head.Load()
+	runtime.Gosched()
+	e.crowd = e.head.Load() != first
 }
 
 // turn brings the list to the ring, submits, and takes what has completed.

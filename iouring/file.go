@@ -69,12 +69,12 @@ func (g *gate) close() bool {
 // what was written since the last good datasync has to be written again to
 // another file, or recovered. Reads go on.
 type File struct {
-	f      *os.File
 	fd     int
 	direct bool
 	align  int // of O_DIRECT, or 1
 	ops    gate
 	failed *atomic.Pointer[IOError]
+	f      *os.File
 
 	once sync.Once
 	twin *File // the same file with O_DIRECT, if that can be had

@@ -119,6 +119,12 @@ func openRing(cfg Config, reason string) (Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Syncs are what blocks the kernel's worker threads. Kernels before 5.15 do
+	// not take the limit and have one of their own.
+	_ = e.onRing(func(r *Ring) error {
+		_, _, err := r.SetMaxWorkers(maxParallelSyncs, 0)
+		return err
+	})
 	return newBackend(newRingDevice(e, ec.Register), Capabilities{
 		Backend: string(RingBackend), Reason: reason, Kernel: kernelRelease(), Registered: registered,
 	}, stat), nil

@@ -148,7 +148,7 @@ func parallel(n int, f func(i int) error) error {
 func (b *bench) show(title, unit string, scale float64, noise lab.Noise, rows []*lab.Row) {
 	b.r.Printf("%s (%s)\n", title, noise)
 	for _, row := range rows {
-		b.r.Printf("  %-28s %10.2f %s  wall %5.2fx  cpu %8.2f %s %5.2fx\n", row.Name,
+		b.r.Printf("  %-30s %10.2f %s  wall %5.2fx  cpu %8.2f %s %5.2fx\n", row.Name,
 			lab.Median(row.Wall)*scale, unit, lab.Quotient(row.Wall, rows[0].Wall),
 			lab.Median(row.CPU)*scale, unit, lab.Quotient(row.CPU, rows[0].CPU))
 	}
@@ -228,12 +228,12 @@ func (b *bench) nop() error {
 	defer dedicated.Close()
 
 	const n = 16_384
-	do := func(e *iouring.Engine, depth int) func() error {
+	do := func(ctx context.Context, e *iouring.Engine, depth int) func() error {
 		ops := make([]iouring.Op, depth)
 		return func() error {
 			return parallel(depth, func(i int) error {
 				for range n / depth {
-					if _, err := e.Do(b.ctx, &ops[i]); err != nil {
+					if _, err := e.Do(ctx, &ops[i]); err != nil {
 						return err
 					}
 				}
@@ -256,10 +256,14 @@ func (b *bench) nop() error {
 		}
 		return nil
 	}}
-	one := &lab.Row{Name: "engine, depth 1", Work: n, Do: do(shared, 1)}
-	many := &lab.Row{Name: "engine, depth 64", Work: n, Do: do(shared, 64)}
-	deep := &lab.Row{Name: "dedicated, depth 64", Work: n, Do: do(dedicated, 64)}
-	rows := []*lab.Row{bare, one, many, deep}
+	// A context that can end makes every wait a select, on a channel that all
+	// share.
+	forever := context.Background()
+	one := &lab.Row{Name: "engine, depth 1", Work: n, Do: do(forever, shared, 1)}
+	many := &lab.Row{Name: "engine, depth 64", Work: n, Do: do(forever, shared, 64)}
+	ending := &lab.Row{Name: "engine, depth 64, one context", Work: n, Do: do(b.ctx, shared, 64)}
+	deep := &lab.Row{Name: "dedicated, depth 64", Work: n, Do: do(forever, dedicated, 64)}
+	rows := []*lab.Row{bare, one, many, ending, deep}
 	noise, err := lab.Alternate(b.ctx, 2, 3*b.rounds, rows...)
 	if err != nil {
 		return err
@@ -268,6 +272,7 @@ func (b *bench) nop() error {
 	b.r.Metric("nop/bare-enter/ns", lab.Median(bare.Wall)*1e9)
 	b.r.Metric("nop/depth=1/ns", lab.Median(one.Wall)*1e9)
 	b.r.Metric("nop/depth=64/ns", lab.Median(many.Wall)*1e9)
+	b.r.Ratio("nop/depth=64/one-context/vs=bare-enter", lab.Quotient(ending.Wall, bare.Wall))
 	b.r.Ratio("nop/depth=64/dedicated/vs=bare-enter", lab.Quotient(deep.Wall, bare.Wall))
 	b.r.Target("nop/depth=1/vs=bare-enter", "<=1.5", lab.Quotient(one.Wall, bare.Wall))
 	b.r.Target("nop/depth=64/vs=bare-enter", "<=1.0", lab.Quotient(many.Wall, bare.Wall))
