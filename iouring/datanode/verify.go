@@ -31,8 +31,12 @@ type VerifyConfig struct {
 	// that the walk meets before this block file, and the file itself.
 	After string
 
+	// Report, if set, is what the earlier run has found. This one adds to it.
+	Report *Report
+
 	// Progress, if set, is called after each block file, with its path, which is
-	// what After takes, and with the report so far. It must not keep r.
+	// what After takes, and with the report so far, which is what Report takes. It
+	// must not keep r.
 	Progress func(path string, r *Report)
 }
 
@@ -90,17 +94,20 @@ func (e *FileError) Error() string {
 //
 // What is wrong with the blocks is in the report. The error is ctx's, or says
 // that a path does not exist or is not a block; the report then holds what was
-// found so far. The reads have a low priority.
+// found in the files that were checked to their end. The reads have a low
+// priority.
 //
 // A store may be in use meanwhile: files that vanish are skipped, and a chunk
 // whose files have changed since they were opened is read again.
 func Verify(ctx context.Context, paths []string, cfg VerifyConfig) (*Report, error) {
 	s := &scrubber{
-		ctx: ctx, cfg: cfg, after: cfg.After,
-		report: &Report{
+		ctx: ctx, cfg: cfg, after: cfg.After, report: cfg.Report,
+	}
+	if s.report == nil {
+		s.report = &Report{
 			Bad: []BadChunk{}, Orphans: []string{}, ShortMeta: []string{}, LongMeta: []string{},
 			Misplaced: []string{}, Irregular: []string{}, Errors: []FileError{},
-		},
+		}
 	}
 	if cfg.Rate > 0 {
 		s.limit = rate.NewLimiter(rate.Limit(cfg.Rate), scrubRead)
@@ -138,14 +145,13 @@ func (s *scrubber) run(paths []string) error {
 const scrubRead = 256 << 10
 
 type scrubber struct {
-	ctx     context.Context
-	cfg     VerifyConfig
-	after   string
-	limit   *rate.Limiter
-	report  *Report
-	orphans []string
-	data    []byte
-	sums    []byte
+	ctx    context.Context
+	cfg    VerifyConfig
+	after  string
+	limit  *rate.Limiter
+	report *Report
+	data   []byte
+	sums   []byte
 }
 
 func (s *scrubber) path(p string) error {
@@ -263,7 +269,9 @@ func (s *scrubber) blocks(dir string, entries []fs.DirEntry) error {
 		if err := s.ctx.Err(); err != nil {
 			return err
 		}
+		before := *s.report
 		if err := s.pair(dir, p); err != nil {
+			*s.report = before // a later run checks the file from its start
 			return err
 		}
 		if s.cfg.Progress != nil {
@@ -297,14 +305,14 @@ func (s *scrubber) pair(dir string, p *pair) error {
 
 // orphan notes a file whose partner was not there when the directory was read.
 // Whether it is an orphan shows at the end: it may just be created or moved.
-func (s *scrubber) orphan(path string) { s.orphans = append(s.orphans, path) }
+func (s *scrubber) orphan(path string) { s.report.Orphans = append(s.report.Orphans, path) }
 
-// settleOrphans reports the orphans that are still there. To those that have
-// changed lately it gives a little time.
+// settleOrphans takes from the report the orphans that are none any more. To
+// those that have changed lately it gives a little time.
 func (s *scrubber) settleOrphans() {
 	for try := 0; ; try++ {
 		moving := false
-		s.orphans = slices.DeleteFunc(s.orphans, func(path string) bool {
+		s.report.Orphans = slices.DeleteFunc(s.report.Orphans, func(path string) bool {
 			info, err := os.Lstat(path)
 			if err != nil || hasPartner(path) {
 				return true
@@ -317,7 +325,6 @@ func (s *scrubber) settleOrphans() {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	s.report.Orphans = append(s.report.Orphans, s.orphans...)
 }
 
 // hasPartner reports whether a block file has a .meta file beside it, or a .meta

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -241,6 +242,19 @@ func TestVerifyResume(t *testing.T) {
 		r := verify(t, VerifyConfig{After: after, Progress: func(p string, _ *Report) { rest = append(rest, p) }}, a, b)
 		if !slices.Equal(rest, order[i+1:]) || r.Files != int64(len(rest)) {
 			t.Errorf("after %s: %v, expected %v", after, rest, order[i+1:])
+		}
+		ctx, cancel := context.WithCancel(bg)
+		first, err := Verify(ctx, []string{a, b}, VerifyConfig{Progress: func(p string, _ *Report) {
+			if p == after {
+				cancel()
+			}
+		}})
+		cancel()
+		if err != nil != (i < len(order)-1) {
+			t.Errorf("interrupted after %s: %v", after, err)
+		}
+		if r := verify(t, VerifyConfig{After: after, Report: first}, a, b); !reflect.DeepEqual(r, whole) {
+			t.Errorf("after %s: %+v in two runs, expected %+v", after, r, whole)
 		}
 	}
 	if _, err := Verify(bg, []string{a}, VerifyConfig{After: filepath.Join(b, "blk_200")}); err == nil {
