@@ -75,7 +75,7 @@ func (n *node) serve(conn io.ReadWriteCloser) error {
 	}
 	switch {
 	case first:
-		n.base = w.MinBytesRcvd
+		n.base, n.acked = w.MinBytesRcvd, w.MinBytesRcvd
 		n.block = append(n.block, make([]byte, w.MinBytesRcvd-int64(len(n.block)))...)
 	case w.LatestStamp <= w.Block.Stamp:
 		return n.fail("recovery without a new stamp: %d after %d", w.LatestStamp, w.Block.Stamp)

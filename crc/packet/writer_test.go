@@ -392,6 +392,15 @@ func program(rng *rand.Rand, pool *Pool, dial func(kind string, n *node) (net.Co
 		times += rng.IntN(8)
 	}
 	recovering := rng.IntN(2) == 0
+	base := int64(0) // the block's length before
+	if rng.IntN(4) == 0 {
+		base = rng.Int64N(min(size, 3000))
+	}
+	request := createRequest(size)
+	if base > 0 {
+		request.Stage, request.LatestStamp = SetupAppend, request.Block.Stamp+1
+		request.MinBytesRcvd, request.MaxBytesRcvd = base, base
+	}
 	n := &node{chunks: c}
 	hits := 0
 	delays := rand.New(rand.NewPCG(rng.Uint64(), 1))
@@ -470,7 +479,7 @@ func program(rng *rand.Rand, pool *Pool, dial func(kind string, n *node) (net.Co
 	if rng.IntN(4) == 0 { // with heartbeats
 		cfg.Timeout = time.Duration(1+rng.IntN(3)) * time.Millisecond
 	}
-	w, err := NewWriter(streamCtx, counting, createRequest(size), cfg)
+	w, err := NewWriter(streamCtx, counting, request, cfg)
 	if err != nil {
 		return err
 	}
@@ -489,7 +498,8 @@ func program(rng *rand.Rand, pool *Pool, dial func(kind string, n *node) (net.Co
 		}()
 	}
 	data := pattern(int(size)+1000, byte(rng.Uint32()))
-	written, synced := 0, 0
+	clear(data[:base]) // as the node has it
+	written, synced := int(base), 0
 	cancelAt := rng.IntN(20)
 	for i := range 1 + rng.IntN(40) {
 		if fault == faultCancel && i == cancelAt {
@@ -520,8 +530,8 @@ func program(rng *rand.Rand, pool *Pool, dial func(kind string, n *node) (net.Co
 		default:
 			done, stop := context.WithCancel(ctx)
 			stop()
-			if err = w.Flush(done); errors.Is(err, context.Canceled) && w.Err() == nil {
-				err = nil
+			if err = w.Flush(done); errors.Is(err, context.Canceled) {
+				err = w.Err()
 			}
 		}
 		if err != nil {
@@ -945,12 +955,14 @@ func TestWriterConcurrentFlush(t *testing.T) {
 	}
 }
 
-// Open, write, kill, close, again and again: afterwards everything is back.
+// Open, write, kill, close, again and again: afterwards everything is back
+// (HDFS-7276, HDFS-7358).
 func TestWriterLeaks(t *testing.T) {
 	pool := NewPool(PoolConfig{Bytes: 20 * 65049})
 	checkLeaks(t, pool)
-	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range 300 {
+	count, seed := programs(t)
+	rng := rand.New(rand.NewPCG(seed, 2))
+	for i := range max(300, count/2) {
 		n := &node{behave: func(k int, h Header) action { return action{drop: k == i%5, before: i%2 == 0} }}
 		conn, served := dial(t, "pipe", n.serve)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -959,7 +971,7 @@ func TestWriterLeaks(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Write(make([]byte, rng.IntN(400000)))
-		switch i % 4 {
+		switch rng.IntN(4) {
 		case 0:
 			w.Abort()
 		case 1:
@@ -1092,6 +1104,129 @@ func TestStreamWindow(t *testing.T) {
 	if fixed.window.Load() != 1<<20 || !fixed.room(3<<20, 1<<20) || fixed.room(1<<20, 1000) {
 		t.Error("a fixed window")
 	}
+}
+
+// The sender fills its window without waiting for an ack: so a long path does
+// not cap it below window / round trip.
+func TestWriterFillsWindow(t *testing.T) {
+	checkLeaks(t, nil)
+	const window = 2 << 20
+	full := make(chan struct{})
+	conn, served := dial(t, "tcp", func(c io.ReadWriteCloser) error {
+		defer c.Close()
+		in := bufio.NewReader(c)
+		if _, err := ReadRequest(in, 0); err != nil {
+			return err
+		}
+		ok := BlockOpResponse{HasFirstBadLink: true}
+		c.Write(ok.Append(nil))
+		rec := NewReceiver(in, 0)
+		var acks []byte
+		got := 0
+		for {
+			h, sumsLen, err := rec.Next()
+			if err != nil {
+				return err
+			}
+			rec.Body(make([]byte, sumsLen+h.DataLen))
+			got += h.len() + sumsLen + h.DataLen
+			a := Ack{Seqno: h.Seqno, Replies: []Status{Success}}
+			acks = a.Append(acks)
+			if got > window-65536 {
+				if got < 2*window {
+					close(full)
+					got = 2 * window
+				}
+				c.Write(acks)
+				acks = acks[:0]
+			}
+			if h.Last {
+				return nil
+			}
+		}
+	})
+	w, err := NewWriter(deadline(t), conn, createRequest(128<<20), WriterConfig{StreamConfig: StreamConfig{PacketSize: 65536, InFlight: window}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, 2*window)); err != nil {
+		t.Fatal(err)
+	}
+	<-full
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-served; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// On a path with a round trip of 80 ms the window grows, and what is in flight
+// with it.
+func TestWriterLongPath(t *testing.T) {
+	checkLeaks(t, nil)
+	n := &node{}
+	far, served := dial(t, "tcp", func(c io.ReadWriteCloser) error { return n.discard(c) })
+	near, other := net.Pipe()
+	path := delay(other, far, 40*time.Millisecond)
+	w, err := NewWriter(deadline(t), near, createRequest(1<<40), WriterConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := make([]byte, 1<<20)
+	for inFlight := int64(0); inFlight <= 2*DefaultInFlight; {
+		if _, err := w.Write(data); err != nil {
+			t.Fatal(err)
+		}
+		w.mu.Lock()
+		inFlight = w.inFlight
+		w.mu.Unlock()
+	}
+	if s := w.Stats(); s.RTT < 80*time.Millisecond || s.Window <= 2*DefaultInFlight || s.Window > DefaultMaxInFlight {
+		t.Errorf("%+v", s)
+	}
+	if err := w.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	w.Abort()
+	path.Wait()
+	<-served
+}
+
+// delay passes on what comes from a and b, each piece so much later.
+func delay(a, b net.Conn, after time.Duration) *sync.WaitGroup {
+	type piece struct {
+		at time.Time
+		b  []byte
+	}
+	var wg sync.WaitGroup
+	pass := func(to, from net.Conn) {
+		pieces := make(chan piece, 1<<16)
+		wg.Add(2)
+		go func() {
+			defer wg.Done()
+			defer close(pieces)
+			for {
+				b := make([]byte, 64<<10)
+				n, err := from.Read(b)
+				if err != nil {
+					return
+				}
+				pieces <- piece{time.Now().Add(after), b[:n]}
+			}
+		}()
+		go func() {
+			defer wg.Done()
+			defer to.Close()
+			for p := range pieces {
+				time.Sleep(time.Until(p.at))
+				to.Write(p.b)
+			}
+		}()
+	}
+	pass(a, b)
+	pass(b, a)
+	return &wg
 }
 
 func TestWriterAllocations(t *testing.T) {
