@@ -159,7 +159,7 @@ func TestDirectFaults(t *testing.T) {
 	data := randomBytes(73, 3<<20)
 	for countdown := range 8 {
 		for _, err := range []error{unix.EIO, unix.ENOSPC, unix.EINVAL} {
-			backend := &faultyBackend{Backend: testBackend(t), countdown: -1, err: err}
+			backend := newFaultyBackend(t, 0, err)
 			s := openStoreWith(t, StoreConfig{Dirs: []string{t.TempDir()}, Arena: testArena(t, 64<<20), Backend: backend, Direct: true})
 			b := testBlock(1)
 			b.NumBytes = 4 << 20

@@ -17,55 +17,42 @@ import (
 	"github.com/blockpath/blockpath/iouring"
 )
 
-// A faultyBackend fails from its n-th writing operation on: a write after it has
-// written half of its bytes, or all of them, or none.
+// A faultyBackend fails from its n-th try of a write or a datasync on: a write
+// after it has written a part of its bytes, which the backend goes on behind, or
+// all of them, or none.
 type faultyBackend struct {
 	iouring.Backend
-	countdown int // operations that still work; negative: all
+	countdown int // tries that still work; negative: all
 	done      float64
 	err       error
 	failed    string // the operation that failed first, and its file
 }
 
-func (b *faultyBackend) fails(op, file string) bool {
-	if b.countdown < 0 {
-		return false
+func newFaultyBackend(t testing.TB, done float64, err error) *faultyBackend {
+	b := &faultyBackend{countdown: -1, done: done, err: err}
+	b.Backend = iouring.WithFaults(testBackend(t), b.plan)
+	return b
+}
+
+func (b *faultyBackend) plan(op iouring.FaultOp) iouring.Fault {
+	if b.countdown < 0 || op.Op == "read" {
+		return iouring.Fault{}
 	}
 	if b.countdown > 0 {
 		b.countdown--
-		return false
+		return iouring.Fault{}
 	}
-	if b.failed == "" {
-		b.failed = op + " " + file
+	if b.failed != "" {
+		return iouring.Fault{Err: b.err}
 	}
-	return true
-}
-
-func (b *faultyBackend) WriteAt(ctx context.Context, f *iouring.File, bs []iouring.Buffer, off int64) error {
-	if !b.fails("write", f.Name()) {
-		return b.Backend.WriteAt(ctx, f, bs, off)
+	b.failed = op.Op + " " + op.File
+	if b.done == 1 {
+		return iouring.Fault{ErrAfter: b.err}
 	}
-	total := 0
-	for _, buf := range bs {
-		total += buf.Len()
+	if n := int(float64(op.Length) * b.done); n > 0 {
+		return iouring.Fault{Short: n}
 	}
-	n := int(float64(total) * b.done)
-	left := n
-	for _, buf := range bs {
-		part := buf.Bytes()[:min(left, buf.Len())]
-		if _, err := f.OS().WriteAt(part, off+int64(n-left)); err != nil {
-			return err
-		}
-		left -= len(part)
-	}
-	return &iouring.IOError{Op: "write", File: f.Name(), Offset: off, Length: int64(total), Done: int64(n), Err: b.err}
-}
-
-func (b *faultyBackend) Datasync(ctx context.Context, files ...*iouring.File) error {
-	if !b.fails("datasync", files[0].Name()) {
-		return b.Backend.Datasync(ctx, files...)
-	}
-	return &iouring.IOError{Op: "datasync", File: files[0].Name(), Err: b.err}
+	return iouring.Fault{Err: b.err}
 }
 
 // A block's life with the disk failing at every step of it, in every way: the
@@ -85,8 +72,9 @@ func TestFaultsAtEveryStep(t *testing.T) {
 	} {
 		steps := 0
 		for countdown := 0; ; countdown++ {
-			backend := &faultyBackend{Backend: testBackend(t), countdown: -1, done: fault.done, err: fault.err}
-			s := openStoreWith(t, StoreConfig{Dirs: []string{fastDir(t)}, Arena: testArena(t, 1<<20), Backend: backend})
+			backend := newFaultyBackend(t, fault.done, fault.err)
+			cfg := StoreConfig{Dirs: []string{fastDir(t)}, Arena: testArena(t, 1<<20), Backend: backend}
+			s := openStoreWith(t, cfg)
 			other := testBlock(2)
 			writeBlock(t, s, other, c, data)
 			backend.countdown = countdown
@@ -162,6 +150,17 @@ func TestFaultsAtEveryStep(t *testing.T) {
 			}
 			backend.countdown = -1
 			stamp := b.Stamp + 1
+			if strings.HasPrefix(backend.failed, "datasync") {
+				// Whether the data is on the disk only an opening finds out.
+				if _, err := s.Recover(bg, b, stamp, 0, int64(sent), c); !errors.As(err, &blockErr) || !errors.Is(err, fault.err) {
+					t.Fatalf("%s: recovery: %v", name, err)
+				}
+				if err := s.RecoverClose(bg, b, stamp, int64(visible)); !errors.As(err, &blockErr) || !errors.Is(err, fault.err) {
+					t.Fatalf("%s: close recovery: %v", name, err)
+				}
+				s.Close()
+				s = openStoreWith(t, cfg)
+			}
 			w, err = s.Recover(bg, b, stamp, int64(acked), int64(sent), c)
 			if err != nil {
 				t.Fatalf("%s: recovery: %v", name, err)
@@ -183,7 +182,7 @@ func TestFaultsAtEveryStep(t *testing.T) {
 // A sync that has failed is not tried again, and what was acknowledged before it
 // stays readable.
 func TestSyncFailureSticks(t *testing.T) {
-	backend := &faultyBackend{Backend: testBackend(t), countdown: -1, err: unix.EIO}
+	backend := newFaultyBackend(t, 0, unix.EIO)
 	s := openStoreWith(t, StoreConfig{Dirs: []string{t.TempDir()}, Arena: testArena(t, 1<<20), Backend: backend})
 	data := randomBytes(51, 1000)
 	w, err := s.Create(bg, testBlock(1), crc.Chunks{})
@@ -211,7 +210,7 @@ func TestSyncFailureSticks(t *testing.T) {
 // written.
 func TestServerDiskFailure(t *testing.T) {
 	checkLeaks(t)
-	backend := &faultyBackend{Backend: testBackend(t), countdown: -1, err: unix.ENOSPC, done: 0.5}
+	backend := newFaultyBackend(t, 0.5, unix.ENOSPC)
 	s := openStoreWith(t, StoreConfig{Dirs: []string{t.TempDir()}, Arena: testArena(t, 8<<20), Backend: backend})
 	server, addr := startServer(t, s, ServerConfig{})
 	data, c := randomBytes(52, 2000), crc.Chunks{}

@@ -50,8 +50,8 @@ func writeBehind(f *os.File, off, n int64) error {
 	return unix.SyncFileRange(int(f.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// dropBehind drops the first n bytes of a file from the page cache, as far as
-// they are on the disk.
+// dropBehind drops the first n bytes of a file, 0 for all, from the page cache,
+// as far as they are on the disk.
 func dropBehind(f *os.File, n int64) error {
 	return unix.Fadvise(int(f.Fd()), 0, n, unix.FADV_DONTNEED)
 }

@@ -5,7 +5,6 @@ package datanode
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -22,10 +21,12 @@ type found struct {
 	infos  []fs.FileInfo
 	metas  []string // directories with blk_<id>_<stamp>.meta
 	stamps []int64
+	young  bool // a crash may have taken something from a .meta file, see volume.young
 }
 
 // scan enters the replicas of a volume into the store, and recovers those that
-// were being written.
+// were being written. One that cannot be read is left alone: it is no reason not
+// to serve the others.
 func (s *Store) scan(v *volume) error {
 	entries, err := os.ReadDir(filepath.Join(v.root, currentDir))
 	if err != nil {
@@ -48,26 +49,31 @@ func (s *Store) scan(v *volume) error {
 func (s *Store) scanPool(v *volume, pool string) error {
 	files := map[int64]*found{}
 	rbw := rbwPath(v.root, pool)
-	if err := s.list(rbw, false, files); err != nil {
+	if err := s.list(v, rbw, false, files); err != nil {
 		return err
 	}
-	if err := s.list(filepath.Join(poolDir(v.root, pool), finalizedDir), true, files); err != nil {
+	if err := s.list(v, filepath.Join(poolDir(v.root, pool), finalizedDir), true, files); err != nil {
 		return err
 	}
 	for id, f := range files {
 		r := &replica{key: blockKey{pool, id}, vol: v}
 		if err := s.adopt(r, f, rbw); err != nil {
-			return fmt.Errorf("datanode: recovery of block %d of pool %s in %s: %w", id, pool, v.root, err)
+			s.log.Error("cannot recover a block, left alone", "pool", pool, "block", id, "directory", v.root, "error", err)
 		}
 	}
 	return nil
 }
 
-// list collects the block and .meta files in dir, or anywhere below it.
-func (s *Store) list(dir string, deep bool, files map[int64]*found) error {
+// list collects the block and .meta files in dir, or anywhere below it. The
+// error is that of reading dir.
+func (s *Store) list(v *volume, dir string, deep bool, files map[int64]*found) error {
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
+		if err != nil && path == dir {
 			return err
+		}
+		if err != nil {
+			s.log.Error("cannot read a directory, left alone", "directory", path, "error", err)
+			return fs.SkipDir
 		}
 		if e.IsDir() {
 			if path != dir && !deep {
@@ -86,6 +92,11 @@ func (s *Store) list(dir string, deep bool, files map[int64]*found) error {
 		case isMeta:
 			id = metaID
 		}
+		info, err := e.Info()
+		if err != nil {
+			s.log.Error("cannot look at a file, left alone", "file", path, "error", err)
+			return nil
+		}
 		f := files[id]
 		if f == nil {
 			f = new(found)
@@ -93,11 +104,8 @@ func (s *Store) list(dir string, deep bool, files map[int64]*found) error {
 		}
 		if isMeta {
 			f.metas, f.stamps = append(f.metas, filepath.Dir(path)), append(f.stamps, stamp)
+			f.young = f.young || v.young(info)
 			return nil
-		}
-		info, err := e.Info()
-		if err != nil {
-			return err
 		}
 		f.blocks, f.infos = append(f.blocks, filepath.Dir(path)), append(f.infos, info)
 		return nil
@@ -113,6 +121,9 @@ func (s *Store) adopt(r *replica, f *found, rbw string) error {
 		return nil
 	}
 	if len(f.blocks) == 0 {
+		if len(f.metas) == 1 && f.metas[0] == rbw && f.young {
+			return s.setAside(filepath.Join(rbw, MetaName(r.key.id, f.stamps[0])))
+		}
 		return alone("there is no block file")
 	}
 	// The newest .meta file counts, and with it a block file in its directory.
@@ -212,6 +223,14 @@ func (s *Store) recover(r *replica, young bool) (kept bool, err error) {
 		return false, err
 	}
 	defer meta.Close()
+	// What of a failed sync has not reached the disk is to be seen as missing: the
+	// files are read from there.
+	if r.state == waiting {
+		if err := errors.Join(blk.Sync(), meta.Sync()); err != nil {
+			return false, err
+		}
+	}
+	_ = errors.Join(dropBehind(blk, 0), dropBehind(meta, 0))
 	h, err := readMetaHeader(meta)
 	var bad *MetaError
 	switch {
@@ -227,19 +246,16 @@ func (s *Store) recover(r *replica, young bool) (kept bool, err error) {
 		return false, err
 	}
 	n, lastSum, err := validPrefix(blk, meta, h.Chunks, r.length)
-	if err != nil {
-		return false, err
-	}
 	if r.state == finalized {
-		if n == r.length {
+		if err == nil && n == r.length {
 			return true, nil
 		}
-		more, err := validBehind(blk, meta, h.Chunks, n, r.length)
-		if err != nil {
-			return false, err
+		var more bool
+		if err == nil {
+			more, err = validBehind(blk, meta, h.Chunks, n, r.length)
 		}
-		if more {
-			s.log.Error("a finalized block is damaged", "file", blk.Name(), "offset", n)
+		if err != nil || more {
+			s.log.Error("a finalized block is damaged", "file", blk.Name(), "offset", n, "error", err)
 			return true, nil
 		}
 		from := r.directory()
@@ -250,6 +266,9 @@ func (s *Store) recover(r *replica, young bool) (kept bool, err error) {
 		if err := errors.Join(syncDir(r.directory()), syncDir(from)); err != nil {
 			return false, err
 		}
+	}
+	if err != nil {
+		return false, err
 	}
 	if err := truncate(blk, meta, h.Chunks, n, lastSum); err != nil {
 		return false, err

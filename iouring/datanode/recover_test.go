@@ -454,16 +454,16 @@ func TestRecoverSetsAside(t *testing.T) {
 	writeBlock(t, s, testBlock(9), crc.Chunks{}, nil) // makes the pool
 	crash(t, s)
 	rbw := rbwPath(root, testPool)
-	for name, content := range map[string]string{"blk_1": "", "blk_2": "data", "blk_2_1001.meta": "\x00\x01", "blk_3": "data"} {
+	for name, content := range map[string]string{"blk_1": "", "blk_2": "data", "blk_2_1001.meta": "\x00\x01", "blk_3": "data", "blk_4_1001.meta": "\x00\x01"} {
 		if err := os.WriteFile(filepath.Join(rbw, name), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s = openStore(t, root)
-	for id := int64(1); id <= 3; id++ {
+	for id := int64(1); id <= 4; id++ {
 		writeBlock(t, s, testBlock(id), crc.Chunks{}, []byte("again"))
 	}
-	for name, content := range map[string]string{"blk_1.lost": "", "blk_2.lost": "data", "blk_2_1001.meta.lost": "\x00\x01", "blk_3.lost": "data"} {
+	for name, content := range map[string]string{"blk_1.lost": "", "blk_2.lost": "data", "blk_2_1001.meta.lost": "\x00\x01", "blk_3.lost": "data", "blk_4_1001.meta.lost": "\x00\x01"} {
 		if got, err := os.ReadFile(filepath.Join(rbw, name)); err != nil || string(got) != content {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
@@ -474,7 +474,7 @@ func TestRecoverSetsAside(t *testing.T) {
 	}
 	s = openStore(t, root)
 	writeBlock(t, s, testBlock(9), crc.Chunks{}, []byte("again"))
-	if r := verify(t, VerifyConfig{}, root); !r.OK() || r.Files != 4 {
+	if r := verify(t, VerifyConfig{}, root); !r.OK() || r.Files != 5 {
 		t.Errorf("%+v", r)
 	}
 }

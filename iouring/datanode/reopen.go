@@ -54,6 +54,9 @@ func (s *Store) RecoverAppend(ctx context.Context, b packet.Block, newStamp, len
 // Its writer, if there is one, is stopped. At least minLen bytes must be there
 // and at most maxLen, which is what its client has had acknowledged and what it
 // has sent.
+//
+// A replica of which a sync has failed is not reopened, nor by the other
+// recoveries: the node has to be left out of the pipeline.
 func (s *Store) Recover(ctx context.Context, b packet.Block, newStamp, minLen, maxLen int64, wire crc.Chunks) (*BlockWriter, error) {
 	return s.recoverWriter(ctx, "recovery", b, newStamp, minLen, maxLen, false, wire)
 }
@@ -153,7 +156,14 @@ func (s *Store) claim(op string, b packet.Block, check func(*replica) *BlockErro
 		}
 		w := r.writer
 		if w == nil {
-			return r, nil
+			if r.failed == nil {
+				return r, nil
+			}
+			// The kernel may have dropped what it could not write, and would say of
+			// another sync that all is well.
+			err := s.refuse(op, b, packet.Error, "a sync of the replica has failed", r.failed)
+			r.mu.Unlock()
+			return nil, err
 		}
 		r.mu.Unlock()
 		w.stop(errRecovered)
@@ -168,6 +178,15 @@ func (s *Store) reopen(ctx context.Context, op string, b packet.Block, newStamp 
 		return nil, refused
 	}
 	defer r.mu.Unlock()
+	if refused := s.admit(op, b); refused != nil {
+		return nil, refused
+	}
+	begun := false
+	defer func() {
+		if !begun {
+			s.writers.Add(-1)
+		}
+	}()
 	blk, err := iouring.OpenFile(r.blockPath(), os.O_RDWR, 0)
 	if err != nil {
 		return nil, s.refuse(op, b, packet.Error, "cannot open the block file", err)
@@ -209,7 +228,7 @@ func (s *Store) reopen(ctx context.Context, op string, b packet.Block, newStamp 
 		r.vol.reserved.Add(-reserved)
 		return fail(packet.Error, "cannot move the files", err)
 	}
-	r.state = writing
+	r.state, begun = writing, true
 	w := newWriter(s, r, wire, reserved)
 	w.blk, w.meta, w.tail, w.tailSum = blk, meta, tail, r.lastSum
 	// For all that is known this has been synced.

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
 	"github.com/blockpath/blockpath/iouring"
@@ -41,6 +43,12 @@ type StoreConfig struct {
 	// 64 MiB. Its bound is the bound of the memory that all the streams of the
 	// store use for block data together.
 	Arena *iouring.Arena
+
+	// MaxWriters bounds how many blocks are being written at a time, and with
+	// them the files that are open: up to three for each. 0 means an eighth of what
+	// the process may have open (RLIMIT_NOFILE), so that writers and their
+	// connections leave the other half to readers.
+	MaxWriters int
 
 	// SyncOnClose makes a block durable when it is finalized
 	// (dfs.datanode.synconclose). Otherwise only blocks whose client asks for it
@@ -81,6 +89,7 @@ type Store struct {
 	volumes []*volume
 	next    int // volume to try first for the next block
 
+	writers    atomic.Int64
 	closed     atomic.Bool
 	background sync.WaitGroup
 	stop       chan struct{} // closed to end the background work
@@ -132,6 +141,7 @@ type replica struct {
 	stamp  int64
 	length int64 // visible: data and checksums are written
 	writer *BlockWriter
+	failed error // a sync has: what is in the page cache may never get to the disk
 
 	// What the .meta file says, once known. While length is not a multiple of
 	// the chunk size, lastSum is the checksum of the partial chunk of this
@@ -163,11 +173,7 @@ func (r *replica) metaPath() string  { return filepath.Join(r.directory(), MetaN
 // the same. The caller holds r.mu.
 func (r *replica) finalize(newStamp int64, durable bool) error {
 	from, to := r.directory(), finalizedPath(r.vol.root, r.key.pool, r.key.id)
-	mkdir := mkdirAll
-	if !durable {
-		mkdir = func(dir string) error { return os.MkdirAll(dir, 0o755) }
-	}
-	if err := mkdir(to); err != nil {
+	if err := r.vol.mkdir(to, durable); err != nil {
 		return err
 	}
 	if err := r.move(to, newStamp); err != nil {
@@ -229,6 +235,13 @@ func OpenStore(cfg StoreConfig) (*Store, error) {
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.cfg.MaxWriters <= 0 {
+		var files unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+			return nil, os.NewSyscallError("getrlimit", err)
+		}
+		s.cfg.MaxWriters = max(int(min(files.Cur/8, 1<<20)), 1)
 	}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.release())
@@ -404,6 +417,16 @@ func (s *Store) refuse(op string, b packet.Block, status packet.Status, reason s
 	return &BlockError{Op: op, Block: b, Status: status, Reason: reason, Err: err}
 }
 
+// admit counts a writer that is about to begin, or refuses it. A writer that ends
+// is taken off by its finish.
+func (s *Store) admit(op string, b packet.Block) *BlockError {
+	if n := s.writers.Add(1); n > int64(s.cfg.MaxWriters) {
+		s.writers.Add(-1)
+		return s.refuse(op, b, packet.Error, fmt.Sprintf("%d blocks are being written already", n-1), unix.EMFILE)
+	}
+	return nil
+}
+
 // checkNew refuses what no replica can be made of.
 func (s *Store) checkNew(op string, b packet.Block, c crc.Chunks) error {
 	switch {
@@ -425,8 +448,8 @@ func (s *Store) checkNew(op string, b packet.Block, c crc.Chunks) error {
 //
 // The error is a *[BlockError] with the status ErrorExists if the store has the
 // block, in whatever state; with ErrorInvalid or ErrorUnsupported if b or c is
-// not valid; and with Error if no volume has room (a *[SpaceError]) or a file
-// cannot be made.
+// not valid; and with Error if no volume has room (a *[SpaceError]), too many
+// blocks are being written (EMFILE) or a file cannot be made.
 func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*BlockWriter, error) {
 	const op = "create"
 	if err := s.checkNew(op, b, c); err != nil {
@@ -436,6 +459,15 @@ func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*Bloc
 		return nil, s.exists(op, b, r)
 	}
 	c.Size = c.BytesPerChunk()
+	if refused := s.admit(op, b); refused != nil {
+		return nil, refused
+	}
+	begun := false
+	defer func() {
+		if !begun {
+			s.writers.Add(-1)
+		}
+	}()
 	vol, err := s.reserve(b.NumBytes)
 	if err != nil {
 		return nil, s.refuse(op, b, packet.Error, "no room", err)
@@ -461,6 +493,7 @@ func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*Bloc
 		w.unreserve(w.reserved)
 		return nil, s.refuse(op, b, packet.Error, "cannot create the files", err)
 	}
+	begun = true
 	s.stats.Add(statBlocksCreated, 1)
 	w.dropBehind = s.cfg.DropBehind
 	if s.cfg.Direct {

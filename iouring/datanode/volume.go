@@ -27,8 +27,9 @@ type volume struct {
 
 	reserved atomic.Int64 // bytes promised to writers and not yet written
 
-	mu    sync.Mutex
-	pools map[string]bool // whose directories exist
+	mu      sync.Mutex
+	pools   map[string]bool // whose directories exist
+	durably map[string]bool // directories that are on stable storage, with those above them
 }
 
 // The lock file has the holder in its first line, then the time before which
@@ -47,14 +48,14 @@ func openVolume(dir string) (*volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := mkdirAll(filepath.Join(root, currentDir)); err != nil {
+	if err := mkdirAll(root); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(filepath.Join(root, lockFile), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	v := &volume{root: root, lock: f, pools: map[string]bool{}}
+	v := &volume{root: root, lock: f, pools: map[string]bool{}, durably: map[string]bool{root: true}}
 	lockErr := tryLock(f)
 	content := make([]byte, 512)
 	n, err := readFull(f, content, 0)
@@ -64,6 +65,9 @@ func openVolume(dir string) (*volume, error) {
 		err = &LockError{Dir: root, Holder: lines[0]}
 	case lockErr != nil:
 		err = fmt.Errorf("datanode: cannot lock %s: %w", root, lockErr)
+	}
+	if err == nil {
+		err = v.mkdir(filepath.Join(root, currentDir), true)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -116,6 +120,30 @@ func (v *volume) checkpoint() error {
 	return err
 }
 
+// mkdir creates a directory of the volume and those above it. With durable set
+// all of them are on stable storage when it returns, also those that were there
+// before: whoever made them may not have waited for that.
+func (v *volume) mkdir(dir string, durable bool) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.mkdirLocked(dir, durable)
+}
+
+func (v *volume) mkdirLocked(dir string, durable bool) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil || !durable || v.durably[dir] {
+		return err
+	}
+	parent := filepath.Dir(dir)
+	if err := v.mkdirLocked(parent, true); err != nil {
+		return err
+	}
+	if err := syncDir(parent); err != nil {
+		return err
+	}
+	v.durably[dir] = true
+	return nil
+}
+
 // mkdirAll is os.MkdirAll, and makes the new entries durable.
 func mkdirAll(dir string) error {
 	if info, err := os.Stat(dir); err == nil && info.IsDir() {
@@ -156,7 +184,7 @@ func (v *volume) addPool(pool string) error {
 		filepath.Join(poolDir(v.root, pool), finalizedDir),
 		tmpPath(v.root, pool),
 	} {
-		if err := mkdirAll(dir); err != nil {
+		if err := v.mkdirLocked(dir, true); err != nil {
 			return err
 		}
 	}

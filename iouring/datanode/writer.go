@@ -523,11 +523,15 @@ func (w *BlockWriter) finish() error {
 	}
 	w.count()
 	w.unreserve(w.reserved)
+	w.store.writers.Add(-1)
 	w.ended = true
 	w.tail = nil
 	r := w.r
 	r.mu.Lock()
 	r.writer = nil
+	if r.failed = w.blk.Err(); r.failed == nil {
+		r.failed = w.meta.Err()
+	}
 	if r.state == writing {
 		r.state = waiting
 	}

@@ -13,12 +13,14 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
 )
 
 // Every packet on every block of up to 17 bytes in chunks of 4: which are
-// accepted, and what the files then hold (HDFS.md 6.3 and its model).
+// accepted, and what the files then hold (the merge rules of HDFS-4660 and later).
 func TestMergeExhaustive(t *testing.T) {
 	checkLeaks(t)
 	s := openStore(t, fastDir(t))
@@ -77,7 +79,7 @@ func TestMergeExhaustive(t *testing.T) {
 	}
 }
 
-// The cases of HDFS.md 6.3 at the usual chunk size, for every way in which data
+// The cases of the merge rules at the usual chunk size, for every way in which data
 // may be checksummed on the wire and on disk.
 func TestMergeVectors(t *testing.T) {
 	s := openStore(t, t.TempDir())
@@ -522,5 +524,65 @@ func TestCreateRaces(t *testing.T) {
 		if r := verify(t, VerifyConfig{}, s.volumes[0].root); !r.OK() || len(r.Misplaced) > 0 {
 			t.Errorf("%+v", r)
 		}
+	}
+}
+
+// The number of writers, and with it that of open files, is bounded; one that has
+// ended, in whatever way, makes room for the next.
+func TestMaxWriters(t *testing.T) {
+	checkLeaks(t)
+	s := openStoreWith(t, StoreConfig{Dirs: []string{fastDir(t)}, Arena: testArena(t, 1<<20), MaxWriters: 3})
+	files := openFiles()
+	var writers []*BlockWriter
+	for id := range int64(3) {
+		w, err := s.Create(bg, testBlock(id), crc.Chunks{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		writers = append(writers, w)
+	}
+	refused := func() {
+		t.Helper()
+		_, err := s.Create(bg, testBlock(3), crc.Chunks{})
+		var blockErr *BlockError
+		if !errors.As(err, &blockErr) || blockErr.Status != packet.Error || !errors.Is(err, unix.EMFILE) {
+			t.Errorf("a fourth writer of three: %v", err)
+		}
+	}
+	refused()
+	if err := writers[0].Finalize(bg, false); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 { // what fails takes no place
+		if _, err := s.Create(bg, testBlock(1), crc.Chunks{}); err == nil {
+			t.Fatal("a block is created twice")
+		}
+		if _, err := s.Append(bg, testBlock(0), 1002, 0, crc.Chunks{Size: 1024}); err == nil {
+			t.Fatal("an append with another chunk size")
+		}
+	}
+	w, err := s.Append(bg, testBlock(0), 1002, 0, crc.Chunks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused()
+	// Who takes the place of another writer needs none of its own.
+	if w, err = s.Recover(bg, testBlock(0), 1003, 0, 0, crc.Chunks{}); err != nil {
+		t.Fatal(err)
+	}
+	refused()
+	if got := openFiles() - files; got != 6 {
+		t.Errorf("three writers have %d files open", got)
+	}
+	if err := w.Abort(bg); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range writers[1:] {
+		if err := w.Finalize(bg, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.writers.Load(); n != 0 {
+		t.Errorf("%d writers are counted, there are none", n)
 	}
 }
