@@ -12,6 +12,8 @@ const (
 	// with crc32q and three by dot product at once; for CRC-32 it XORs a part
 	// of chunks of 512, 1024, 2048 and 4096 bytes away.
 	VPCLMUL
+	// VPCLMULDot takes two chunks by dot product.
+	VPCLMULDot
 	// AVX512 takes four chunks by dot product.
 	AVX512
 	// AVX512V12S3 takes twelve chunks by dot product and three with crc32q at
@@ -50,6 +52,7 @@ var kernels = [...]kernel{
 	Generic:           {"generic", castagnoli | ieee, true},
 	SSE42:             {"sse42", castagnoli | ieee, hasSSE42},
 	VPCLMUL:           {"vpclmul", castagnoli | ieee, hasVPCLMUL},
+	VPCLMULDot:        {"vpclmul-dot", castagnoli | ieee, hasVPCLMUL},
 	AVX512:            {"avx512", castagnoli | ieee, hasAVX512},
 	AVX512V12S3:       {"avx512-v12s3", castagnoli, hasAVX512},
 	AVX512V6S9:        {"avx512-v6s9", castagnoli, hasAVX512},
@@ -106,7 +109,7 @@ const (
 func (k Kernel) group(l loop, p Poly, chunk int, copying bool) int {
 	popular := chunk >= 512 && chunk <= maxDot && chunk&(chunk-1) == 0
 	switch {
-	case l == dotLoop && k < AVX512:
+	case (l == dotLoop || k == VPCLMULDot) && k < AVX512:
 		return 2
 	case l == dotLoop, k == AVX512:
 		return 4
@@ -130,7 +133,7 @@ func (k Kernel) group(l loop, p Poly, chunk int, copying bool) int {
 // true, which needs dst and chunk to be multiples of 64.
 func (k Kernel) run(l loop, p Poly, dst, sums, src *byte, chunk, groups int, stream bool) {
 	t := &tables[p].barrett[0]
-	if l == dotLoop || k == AVX512 {
+	if l == dotLoop || k == VPCLMULDot || k == AVX512 {
 		k.runDot(dst, sums, src, chunk, groups, stream, t)
 		return
 	}
@@ -191,11 +194,11 @@ func (k Kernel) runDot(dst, sums, src *byte, chunk, groups int, stream bool, t *
 		sse42DotStream(sums, dst, src, chunk, groups, t)
 	case k == SSE42:
 		sse42DotCopy(sums, dst, src, chunk, groups, t)
-	case k == VPCLMUL && dst == nil:
+	case k < AVX512 && dst == nil:
 		vpclmulDot(sums, src, chunk, groups, t)
-	case k == VPCLMUL && stream:
+	case k < AVX512 && stream:
 		vpclmulDotStream(sums, dst, src, chunk, groups, t)
-	case k == VPCLMUL:
+	case k < AVX512:
 		vpclmulDotCopy(sums, dst, src, chunk, groups, t)
 	case dst == nil:
 		avx512Dot(sums, src, chunk, groups, t)
@@ -216,7 +219,7 @@ func (k Kernel) single(p Poly, crc uint32, b []byte) uint32 {
 	switch k {
 	case SSE42:
 		return sse42Update(crc, &b[0], len(b), t)
-	case VPCLMUL:
+	case VPCLMUL, VPCLMULDot:
 		return vpclmulUpdate(crc, &b[0], len(b), t)
 	}
 	return avx512Update(crc, &b[0], len(b), t)

@@ -401,11 +401,11 @@ TEXT ·sse42Update(SB), NOSPLIT, $0-36
 	PCLMULQDQ $0x11, X1, X3
 	PXOR      X2, X0
 	PXOR      X3, X0
-	MOVQ      SI, CX
-	SHLQ      $0x03, CX
-	XORL      R9, R9
+	XORL      CX, CX
 	CMPQ      SI, $0x04
-	CMOVQCC   R9, AX
+	CMOVQCC   CX, AX
+	LEAQ      (SI)(SI*1), CX
+	SHLQ      $0x02, CX
 	SHRQ      CL, AX
 	MOVQ      AX, X1
 	ADDQ      SI, DX
@@ -476,11 +476,11 @@ TEXT ·sse42Dot(SB), NOSPLIT, $0-40
 	PCLMULQDQ $0x11, X2, X1
 	PXOR      X4, X3
 	PXOR      X1, X3
-	MOVQ      R8, CX
-	SHLQ      $0x03, CX
-	XORL      R12, R12
+	XORL      CX, CX
 	CMPQ      R8, $0x04
-	CMOVQCC   R12, R11
+	CMOVQCC   CX, R11
+	LEAQ      (R8)(R8*1), CX
+	SHLQ      $0x02, CX
 	SHRQ      CL, R11
 	MOVQ      R11, X1
 	MOVOU     (R9), X2
@@ -596,11 +596,11 @@ TEXT ·sse42DotCopy(SB), NOSPLIT, $0-48
 	PCLMULQDQ $0x11, X2, X1
 	PXOR      X4, X3
 	PXOR      X1, X3
-	MOVQ      R9, CX
-	SHLQ      $0x03, CX
-	XORL      R13, R13
+	XORL      CX, CX
 	CMPQ      R9, $0x04
-	CMOVQCC   R13, R12
+	CMOVQCC   CX, R12
+	LEAQ      (R9)(R9*1), CX
+	SHLQ      $0x02, CX
 	SHRQ      CL, R12
 	MOVQ      R12, X1
 	MOVOU     (R10), X2
@@ -723,12 +723,11 @@ TEXT ·sse42DotStream(SB), NOSPLIT, $0-48
 	PCLMULQDQ $0x11, X0, X1
 	PXOR      X3, X2
 	PXOR      X1, X2
-	MOVQ      CX, R12
-	SHLQ      $0x03, R12
-	XORL      R13, R13
+	XORL      R12, R12
 	CMPQ      CX, $0x04
-	CMOVQCC   R13, R11
-	MOVQ      R12, CX
+	CMOVQCC   R12, R11
+	LEAQ      (CX)(CX*1), CX
+	SHLQ      $0x02, CX
 	SHRQ      CL, R11
 	MOVQ      R11, X1
 	MOVOU     (R9), X0

@@ -102,11 +102,11 @@ TEXT ·vpclmulUpdate(SB), NOSPLIT, $0-36
 	VPCLMULQDQ $0x11, X1, X3, X3
 	VPXOR      X2, X0, X0
 	VPXOR      X3, X0, X0
-	MOVQ       DI, CX
-	SHLQ       $0x03, CX
-	XORL       R10, R10
+	XORL       CX, CX
 	CMPQ       DI, $0x04
-	CMOVQCC    R10, AX
+	CMOVQCC    CX, AX
+	LEAQ       (DI)(DI*1), CX
+	SHLQ       $0x02, CX
 	SHRQ       CL, AX
 	VMOVQ      AX, X1
 	ADDQ       DI, DX
@@ -194,11 +194,11 @@ TEXT ·vpclmulDot(SB), NOSPLIT, $0-40
 	VPCLMULQDQ  $0x11, X2, X1, X1
 	VPXOR       X4, X3, X3
 	VPXOR       X1, X3, X3
-	MOVQ        R8, CX
-	SHLQ        $0x03, CX
-	XORL        R12, R12
+	XORL        CX, CX
 	CMPQ        R8, $0x04
-	CMOVQCC     R12, R11
+	CMOVQCC     CX, R11
+	LEAQ        (R8)(R8*1), CX
+	SHLQ        $0x02, CX
 	SHRQ        CL, R11
 	VMOVQ       R11, X1
 	VMOVDQU     (R9), X2
@@ -333,11 +333,11 @@ TEXT ·vpclmulDotCopy(SB), NOSPLIT, $0-48
 	VPCLMULQDQ  $0x11, X2, X1, X1
 	VPXOR       X4, X3, X3
 	VPXOR       X1, X3, X3
-	MOVQ        R9, CX
-	SHLQ        $0x03, CX
-	XORL        R13, R13
+	XORL        CX, CX
 	CMPQ        R9, $0x04
-	CMOVQCC     R13, R12
+	CMOVQCC     CX, R12
+	LEAQ        (R9)(R9*1), CX
+	SHLQ        $0x02, CX
 	SHRQ        CL, R12
 	VMOVQ       R12, X1
 	VMOVDQU     (R10), X2
@@ -482,12 +482,11 @@ TEXT ·vpclmulDotStream(SB), NOSPLIT, $0-48
 	VPCLMULQDQ  $0x11, X0, X1, X1
 	VPXOR       X3, X2, X2
 	VPXOR       X1, X2, X2
-	MOVQ        CX, R12
-	SHLQ        $0x03, R12
-	XORL        R13, R13
+	XORL        R12, R12
 	CMPQ        CX, $0x04
-	CMOVQCC     R13, R11
-	MOVQ        R12, CX
+	CMOVQCC     R12, R11
+	LEAQ        (CX)(CX*1), CX
+	SHLQ        $0x02, CX
 	SHRQ        CL, R11
 	VMOVQ       R11, X1
 	VMOVDQU     (R9), X0

@@ -163,15 +163,6 @@ func (i ISA) accumulate(k, d, acc Register) {
 	i.Xor(d, acc)
 }
 
-// headRow returns the row of a chunk's first h < 16 bytes at m, right-aligned.
-// n is at least 16, so that a whole row can be read.
-func (i ISA) headRow(m Mem, mask Register) VecVirtual {
-	d := XMM()
-	i.half().Load(m, d)
-	i.half().Shuffle(mask, d)
-	return d
-}
-
 // start returns what the initial value, over the first four bytes of a chunk,
 // and the final complement add to R. h is the length of the partial row, mask
 // its shuffle, first the address of the constants of the first whole row of 16
@@ -195,14 +186,12 @@ func (i ISA) start(register Register, h GPVirtual, mask Register, first Register
 // spill shifts out of the four bytes in register those that the partial row of
 // h bytes has room for.
 func spill(h GPVirtual, register Register) {
-	RCXsave := GP64()
-	MOVQ(h, RCXsave)
-	SHLQ(Imm(3), RCXsave)
 	none := GP64()
 	XORL(none.As32(), none.As32())
 	CMPQ(h, Imm(4))
 	CMOVQCC(none, register)
-	MOVQ(RCXsave, RCX)
+	LEAQ(Mem{Base: h, Index: h, Scale: 1}, RCX)
+	SHLQ(Imm(2), RCX)
 	SHRQ(CL, register)
 }
 
