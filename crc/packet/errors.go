@@ -37,7 +37,8 @@ type OpcodeError struct {
 }
 
 func (e *OpcodeError) Error() string {
-	return fmt.Sprintf("packet: unknown operation %d, expected %d or %d", e.Opcode, OpWriteBlock, OpReadBlock)
+	return fmt.Sprintf("packet: unknown operation %d, expected %d, %d, %d or %d",
+		e.Opcode, OpWriteBlock, OpReadBlock, OpBlockChecksum, OpTransferBlock)
 }
 
 func malformed(what string, offset int64, expected, got string) *FormatError {

@@ -13,8 +13,10 @@ import (
 
 // Opcodes of the operations that are known here.
 const (
-	OpWriteBlock = 80
-	OpReadBlock  = 81
+	OpWriteBlock    = 80
+	OpReadBlock     = 81
+	OpBlockChecksum = 85
+	OpTransferBlock = 86
 )
 
 // DefaultMaxRequestLen bounds a request's message in bytes.
@@ -255,8 +257,9 @@ func (r *ReadBlock) parse(b []byte) error {
 	return f.finish("READ_BLOCK", 1, 2, 3)
 }
 
-// ReadRequest reads a request: a *[WriteBlock] or a *[ReadBlock]. What follows
-// it is read from the same reader; a [Receiver] takes it.
+// ReadRequest reads a request: a *[WriteBlock], *[ReadBlock], *[BlockChecksum] or
+// *[TransferBlock]. What follows it is read from the same reader; a [Receiver]
+// takes it.
 //
 // It returns io.EOF if the stream ends before the request, a *[VersionError],
 // an *[OpcodeError], or a *[FormatError] if it ends inside or the message does
@@ -285,6 +288,10 @@ func ReadRequest(r *bufio.Reader, maxLen int) (any, error) {
 		request = new(WriteBlock)
 	case OpReadBlock:
 		request = new(ReadBlock)
+	case OpBlockChecksum:
+		request = new(BlockChecksum)
+	case OpTransferBlock:
+		request = new(TransferBlock)
 	default:
 		return nil, &OpcodeError{Opcode: start[2]}
 	}
@@ -306,16 +313,19 @@ func appendRequest(dst []byte, opcode byte, message func([]byte) []byte) []byte 
 // ClientOperationHeaderProto in field 1.
 func appendClientHeader(dst []byte, b Block, t Token, trace []byte, clientName string) []byte {
 	return appendMessage(dst, 1, func(dst []byte) []byte {
-		dst = appendMessage(dst, 1, func(dst []byte) []byte {
-			dst = appendMessage(dst, 1, b.append)
-			dst = appendMessage(dst, 2, t.append)
-			if trace != nil {
-				dst = appendBytes(dst, 3, trace)
-			}
-			return dst
-		})
+		dst = appendMessage(dst, 1, func(dst []byte) []byte { return appendBaseHeader(dst, b, t, trace) })
 		return appendString(dst, 2, clientName)
 	})
+}
+
+// BaseHeaderProto.
+func appendBaseHeader(dst []byte, b Block, t Token, trace []byte) []byte {
+	dst = appendMessage(dst, 1, b.append)
+	dst = appendMessage(dst, 2, t.append)
+	if trace != nil {
+		dst = appendBytes(dst, 3, trace)
+	}
+	return dst
 }
 
 func parseClientHeader(b []byte, block *Block, token *Token, trace *[]byte, clientName *string) error {

@@ -17,6 +17,7 @@ type BlockOpResponse struct {
 	Status          Status
 	FirstBadLink    string // transfer address of the node that failed
 	HasFirstBadLink bool   // a success of WRITE_BLOCK has it, and empty
+	BlockChecksum   *BlockChecksumInfo
 	ReadChecksum    *ReadChecksumInfo
 	Message         string
 }
@@ -34,6 +35,9 @@ func (r *BlockOpResponse) Append(dst []byte) []byte {
 		dst = appendUint(dst, 1, uint64(r.Status))
 		if r.HasFirstBadLink {
 			dst = appendString(dst, 2, r.FirstBadLink)
+		}
+		if r.BlockChecksum != nil {
+			dst = appendMessage(dst, 3, r.BlockChecksum.append)
 		}
 		if info := r.ReadChecksum; info != nil {
 			dst = appendMessage(dst, 4, func(dst []byte) []byte {
@@ -64,6 +68,9 @@ func ReadBlockOpResponse(r *bufio.Reader) (BlockOpResponse, error) {
 			res.Status = clampStatus(f.value)
 		case f.is(2, protowire.BytesType):
 			res.FirstBadLink, res.HasFirstBadLink = string(f.bytes), true
+		case f.is(3, protowire.BytesType):
+			res.BlockChecksum = new(BlockChecksumInfo)
+			f.fail(res.BlockChecksum.parse(f.bytes))
 		case f.is(4, protowire.BytesType):
 			res.ReadChecksum = new(ReadChecksumInfo)
 			f.fail(res.ReadChecksum.parse(f.bytes))
