@@ -8,6 +8,7 @@ import (
 // The data path is measured on Linux only.
 func init() {
 	experiments = append(experiments,
+		wal.Experiment,
 		put.Experiment,
 		uring.Experiment,
 	)

@@ -15,6 +15,7 @@ require (
 
 require (
 	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794 // indirect
+	github.com/hanwen/go-fuse/v2 v2.12.1 // indirect
 	github.com/minio/sha256-simd v1.0.1 // indirect
 	golang.org/x/time v0.11.0 // indirect
 )

@@ -90,7 +90,8 @@ func ours(cfg client.PutConfig) func(context.Context, string, int64, int64) erro
 // reference puts a file as one block.
 func reference(packetSize int, sum peer.Checksum) func(context.Context, string, int64, int64) error {
 	return func(ctx context.Context, addr string, id, n int64) error {
-		w, err := peer.Dial(ctx, addr, packet.Block{Pool: peer.Pool, ID: id, Stamp: 1001, NumBytes: n}, packetSize, sum)
+		w, err := peer.Dial(ctx, addr, packet.Block{Pool: peer.Pool, ID: id, Stamp: 1001, NumBytes: n},
+			peer.WriterConfig{PacketSize: packetSize, Checksum: sum, Reuse: true})
 		if err != nil {
 			return err
 		}

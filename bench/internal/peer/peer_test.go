@@ -29,12 +29,18 @@ func random(n int) []byte {
 // TestWriter lets our datanode judge the reference writer: what it makes of
 // random writes and concurrent flushes.
 func TestWriter(t *testing.T) {
+	for _, reuse := range []bool{false, true} {
+		testWriter(t, WriterConfig{PacketSize: 8192, Checksum: HashCRC32, Reuse: reuse})
+	}
+}
+
+func testWriter(t *testing.T, cfg WriterConfig) {
 	d, err := StartDatanode(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	block := packet.Block{Pool: Pool, ID: 1, Stamp: 1001, NumBytes: 1 << 20}
-	w, err := Dial(context.Background(), d.Addr, block, 8192, HashCRC32)
+	w, err := Dial(context.Background(), d.Addr, block, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

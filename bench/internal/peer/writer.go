@@ -9,19 +9,26 @@ import (
 	"net"
 	"sync"
 
+	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
 )
 
 // inFlight bounds the bytes that a Writer has queued and not acked.
 const inFlight = 4 << 20
 
-// A Writer is a reference for the client's end of a write: packets of one size,
-// each in memory that is allocated for it, a copy and then a checksum loop, one
-// Write per packet, one goroutine that sends and one that takes acks. It does not
-// recover, time out or send heartbeats.
+// A WriterConfig configures a Writer.
+type WriterConfig struct {
+	PacketSize int // length of a packet buffer in bytes
+	Checksum   Checksum
+	Reuse      bool // packet buffers, instead of allocating each
+}
+
+// A Writer is a reference for the client's end of a write: packets of one size, a
+// copy and then a checksum loop, one Write per packet, one goroutine that sends
+// and one that takes acks. It does not recover, time out or send heartbeats.
 type Writer struct {
 	conn   net.Conn
-	sum    Checksum
+	cfg    WriterConfig
 	chunks int // of a full packet
 	ends   sync.WaitGroup
 
@@ -34,15 +41,18 @@ type Writer struct {
 	seqno  int64    // of it
 	acked  int64    // seqno
 	bytes  int      // in flight
-	queue  [][]byte // packets in flight
+	queue  []queued // packets in flight
 	sent   int      // of them handed to the connection
+	free   [][]byte
 	closed bool
 	err    error
 }
 
-// Dial opens a block at a datanode. packetSize is the length of a packet buffer
-// in bytes. Close must be called.
-func Dial(ctx context.Context, addr string, block packet.Block, packetSize int, sum Checksum) (*Writer, error) {
+// A queued packet is what is sent, and the buffer that it is in.
+type queued struct{ wire, buf []byte }
+
+// Dial opens a block at a datanode. Close must be called.
+func Dial(ctx context.Context, addr string, block packet.Block, cfg WriterConfig) (*Writer, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -64,7 +74,7 @@ func Dial(ctx context.Context, addr string, block packet.Block, packetSize int, 
 		return nil, err
 	}
 	w := &Writer{
-		conn: conn, sum: sum, chunks: (packetSize - packet.MaxHeaderLen) / (Chunk + 4), acked: -1,
+		conn: conn, cfg: cfg, chunks: packet.PacketChunks(cfg.PacketSize, crc.Chunks{}), acked: -1,
 	}
 	w.change = sync.NewCond(&w.mu)
 	w.ends.Add(2)
@@ -127,19 +137,27 @@ func (w *Writer) room() {
 	}
 }
 
-func (w *Writer) packet() []byte { return make([]byte, w.dataAt()+w.chunks*Chunk) }
+// packet returns a packet buffer; w.mu is held.
+func (w *Writer) packet() []byte {
+	if n := len(w.free); n > 0 {
+		b := w.free[n-1]
+		w.free = w.free[:n-1]
+		return b
+	}
+	return make([]byte, w.dataAt()+w.chunks*Chunk)
+}
 
 // seal finishes the packet and queues it; w.mu is held.
 func (w *Writer) seal() {
 	dataAt := w.dataAt()
 	data := w.cur[dataAt : dataAt+w.n]
 	sumsLen := 4 * ((w.n + Chunk - 1) / Chunk)
-	w.sum.Put(w.cur[dataAt-sumsLen:dataAt], data)
+	w.cfg.Checksum.Put(w.cur[dataAt-sumsLen:dataAt], data)
 	h := packet.Header{Offset: w.pos, Seqno: w.seqno, DataLen: w.n}
 	const headerLen = packet.MaxHeaderLen - 2 // that of a packet without sync
 	at := dataAt - sumsLen - headerLen
 	h.Append(w.cur[at:at], sumsLen)
-	w.post(w.cur[at : dataAt+w.n])
+	w.post(queued{w.cur[at : dataAt+w.n], w.cur})
 
 	tail := data[w.n-w.n%Chunk:] // the next packet repeats a chunk that is not full
 	w.pos += int64(w.n - len(tail))
@@ -152,10 +170,10 @@ func (w *Writer) seal() {
 }
 
 // post queues a packet; w.mu is held.
-func (w *Writer) post(wire []byte) {
+func (w *Writer) post(p queued) {
 	w.seqno++
-	w.bytes += len(wire)
-	w.queue = append(w.queue, wire)
+	w.bytes += len(p.wire)
+	w.queue = append(w.queue, p)
 	w.change.Broadcast()
 }
 
@@ -185,7 +203,8 @@ func (w *Writer) Close() error {
 	err := w.Flush()
 	w.mu.Lock()
 	if err == nil {
-		w.post(packet.Header{Offset: w.pos + int64(w.n), Seqno: w.seqno, Last: true}.Append(nil, 0))
+		h := packet.Header{Offset: w.pos + int64(w.n), Seqno: w.seqno, Last: true}
+		w.post(queued{wire: h.Append(nil, 0)})
 		err = w.await(w.seqno - 1)
 	}
 	w.closed = true
@@ -207,7 +226,7 @@ func (w *Writer) send() {
 		if w.closed || w.err != nil {
 			return
 		}
-		wire := w.queue[w.sent]
+		wire := w.queue[w.sent].wire
 		w.sent++
 		w.mu.Unlock()
 		_, err := w.conn.Write(wire)
@@ -240,7 +259,10 @@ func (w *Writer) takeAcks(in *bufio.Reader) {
 			return
 		}
 		w.acked++
-		w.bytes -= len(w.queue[0])
+		w.bytes -= len(w.queue[0].wire)
+		if b := w.queue[0].buf; w.cfg.Reuse && b != nil {
+			w.free = append(w.free, b)
+		}
 		w.queue = append(w.queue[:0], w.queue[1:]...)
 		w.sent--
 		w.change.Broadcast()
