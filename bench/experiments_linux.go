@@ -4,6 +4,7 @@ import (
 	"github.com/blockpath/blockpath/bench/put"
 	"github.com/blockpath/blockpath/bench/uring"
 	"github.com/blockpath/blockpath/bench/wal"
+	"github.com/blockpath/blockpath/bench/write"
 )
 
 // The data path is measured on Linux only.
@@ -12,5 +13,6 @@ func init() {
 		uring.Experiment,
 		wal.Experiment,
 		put.Experiment,
+		write.Experiment,
 	)
 }
