@@ -34,35 +34,26 @@ func avx512DotCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint6
 //go:noescape
 func avx512DotStream(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
 
-// avx512V12S3_512 writes the big-endian CRC-32C of each of groups·15 consecutive
-// chunks of 512 bytes at src to sums. groups is at least 1.
+// avx512V12S3 writes the big-endian CRC-32C of each of groups·15 consecutive chunks at src to
+// sums. A chunk has n bytes, a multiple of 64 up to 4096.
+// t is the polynomial's constants, groups at least 1.
 //
 //go:noescape
-func avx512V12S3_512(sums *byte, src *byte, groups int, t *uint64)
+func avx512V12S3(sums *byte, src *byte, n int, groups int, t *uint64)
 
-// avx512V12S3_1024 writes the big-endian CRC-32C of each of groups·15 consecutive
-// chunks of 1024 bytes at src to sums. groups is at least 1.
+// avx512V8S3 writes the big-endian CRC-32C of each of groups·11 consecutive chunks at src to
+// sums. A chunk has n bytes, a multiple of 64 up to 4096.
+// t is the polynomial's constants, groups at least 1.
 //
 //go:noescape
-func avx512V12S3_1024(sums *byte, src *byte, groups int, t *uint64)
+func avx512V8S3(sums *byte, src *byte, n int, groups int, t *uint64)
 
-// avx512V12S3_2048 writes the big-endian CRC-32C of each of groups·15 consecutive
-// chunks of 2048 bytes at src to sums. groups is at least 1.
+// avx512V6S9_512 writes the big-endian CRC-32C of each of groups·15 consecutive chunks at src to
+// sums. A chunk has n bytes, 512.
+// t is the polynomial's constants, groups at least 1.
 //
 //go:noescape
-func avx512V12S3_2048(sums *byte, src *byte, groups int, t *uint64)
-
-// avx512V12S3_4096 writes the big-endian CRC-32C of each of groups·15 consecutive
-// chunks of 4096 bytes at src to sums. groups is at least 1.
-//
-//go:noescape
-func avx512V12S3_4096(sums *byte, src *byte, groups int, t *uint64)
-
-// avx512V6S9_512 writes the big-endian CRC-32C of each of groups·15 consecutive
-// chunks of 512 bytes at src to sums. groups is at least 1.
-//
-//go:noescape
-func avx512V6S9_512(sums *byte, src *byte, groups int, t *uint64)
+func avx512V6S9_512(sums *byte, src *byte, n int, groups int, t *uint64)
 
 // avx512Affine writes the big-endian CRC of each of groups·4 consecutive chunks at src to
 // sums. A chunk has n bytes, a multiple of 128 up to 4096.

@@ -4,28 +4,36 @@ package asm
 
 import "github.com/klauspost/cpuid/v2"
 
+// Names such as V12S3 say how many chunks a kernel's widest loop takes at once:
+// twelve by dot product with vector instructions and three with the scalar
+// crc32q, which runs on ports of its own.
 const (
-	// SSE42 takes three chunks with crc32q and three with PCLMULQDQ at once
-	// for CRC-32C; otherwise two with PCLMULQDQ.
+	// SSE42 takes six chunks with crc32q for CRC-32C, two with PCLMULQDQ for
+	// CRC-32.
 	SSE42 Kernel = 1 + iota
-	// VPCLMUL is for AVX2 with VPCLMULQDQ. For CRC-32C it takes three chunks
-	// with crc32q and three by dot product at once; for CRC-32 it XORs a part
-	// of chunks of 512, 1024, 2048 and 4096 bytes away.
+	// SSE42V3S3 is for CPUs whose PCLMULQDQ is as fast as crc32q.
+	SSE42V3S3
+	// VPCLMUL is for AVX2 with VPCLMULQDQ: V3S3 for CRC-32C; for CRC-32 it
+	// XORs a part of chunks of 512, 1024, 2048 and 4096 bytes away.
 	VPCLMUL
+	// VPCLMULV6S3 is for CPUs that start one VPCLMULQDQ in a cycle.
+	VPCLMULV6S3
 	// VPCLMULDot takes two chunks by dot product.
 	VPCLMULDot
 	// AVX512 takes four chunks by dot product.
 	AVX512
-	// AVX512V12S3 takes twelve chunks by dot product and three with crc32q at
-	// once, for CPUs that start one crc32q in a cycle.
+	// AVX512V12S3 is for CPUs that start one VPCLMULQDQ and one crc32q in a
+	// cycle.
 	AVX512V12S3
-	// AVX512V6S9 takes six chunks by dot product and nine with crc32q at once,
-	// for CPUs that start three.
+	// AVX512V8S3 is for CPUs that start two VPCLMULQDQ in three cycles.
+	AVX512V8S3
+	// AVX512V6S9 is for CPUs that start one VPCLMULQDQ in two cycles and three
+	// crc32q in one.
 	AVX512V6S9
 	// AVX512Affine takes three chunks by bit matrices and one by dot product
 	// at once, for CPUs on which VGF2P8AFFINEQB is much faster than VPCLMULQDQ.
 	AVX512Affine
-	// AVX512AffineAhead is AVX512Affine for data that is not in cache.
+	// AVX512AffineAhead is AVX512Affine for data that may not be in cache.
 	AVX512AffineAhead
 )
 
@@ -43,18 +51,24 @@ var (
 	hasCLMUL  = hasSSE42 // what clmulCompose and clmulShift need
 	hasAffine = hasAVX512 && cpuid.CPU.Supports(cpuid.GFNI)
 
-	// Zen 5 and later start three crc32q and two VGF2P8AFFINEQB in a cycle but
-	// one VPCLMULQDQ in two, at any width (measured on family 26).
-	isZen5 = cpuid.CPU.VendorID == cpuid.AMD && cpuid.CPU.Family >= 26
+	// What is known of how many instructions CPUs start in a cycle. Zen 5 was
+	// measured, the others are LLVM's models. Intel's PCLMULQDQ is fast from
+	// Broadwell on, which brought ADX.
+	isIntel = cpuid.CPU.VendorID == cpuid.Intel && cpuid.CPU.Supports(cpuid.ADX)
+	isZen4  = cpuid.CPU.VendorID == cpuid.AMD && cpuid.CPU.Family == 25
+	isZen5  = cpuid.CPU.VendorID == cpuid.AMD && cpuid.CPU.Family >= 26
 )
 
 var kernels = [...]kernel{
 	Generic:           {"generic", castagnoli | ieee, true},
 	SSE42:             {"sse42", castagnoli | ieee, hasSSE42},
+	SSE42V3S3:         {"sse42-v3s3", castagnoli, hasSSE42},
 	VPCLMUL:           {"vpclmul", castagnoli | ieee, hasVPCLMUL},
+	VPCLMULV6S3:       {"vpclmul-v6s3", castagnoli, hasVPCLMUL},
 	VPCLMULDot:        {"vpclmul-dot", castagnoli | ieee, hasVPCLMUL},
 	AVX512:            {"avx512", castagnoli | ieee, hasAVX512},
 	AVX512V12S3:       {"avx512-v12s3", castagnoli, hasAVX512},
+	AVX512V8S3:        {"avx512-v8s3", castagnoli, hasAVX512},
 	AVX512V6S9:        {"avx512-v6s9", castagnoli, hasAVX512},
 	AVX512Affine:      {"avx512-affine", castagnoli | ieee, hasAffine},
 	AVX512AffineAhead: {"avx512-affine-ahead", castagnoli | ieee, hasAffine},
@@ -62,7 +76,17 @@ var kernels = [...]kernel{
 
 // Suits reports whether this CPU has the ports that the kernel is balanced for,
 // as far as is known. One that does not suit may still be used.
-func (k Kernel) Suits() bool { return k < AVX512V6S9 || isZen5 }
+func (k Kernel) Suits() bool {
+	switch k {
+	case SSE42V3S3, VPCLMULV6S3:
+		return isIntel
+	case AVX512V8S3:
+		return isZen4
+	case AVX512V6S9, AVX512Affine, AVX512AffineAhead:
+		return isZen5
+	}
+	return true
+}
 
 // Update returns the CRC of the message whose CRC is crc followed by b.
 func (k Kernel) Update(p Poly, crc uint32, b []byte) uint32 {
@@ -107,25 +131,51 @@ const (
 // group returns how many chunks of the given size the loop takes at once, or 0
 // if it takes none of that size.
 func (k Kernel) group(l loop, p Poly, chunk int, copying bool) int {
-	popular := chunk >= 512 && chunk <= maxDot && chunk&(chunk-1) == 0
-	switch {
-	case (l == dotLoop || k == VPCLMULDot) && k < AVX512:
-		return 2
-	case l == dotLoop, k == AVX512:
-		return 4
-	case k == SSE42 && p == Castagnoli && !copying:
-		return 6
-	case k == VPCLMUL && p == Castagnoli && !copying && chunk%64 == 0:
-		return 6
-	case k == VPCLMUL && p == IEEE && !copying && popular:
-		return 2
-	case k == AVX512V12S3 && p == Castagnoli && !copying && popular,
-		k == AVX512V6S9 && p == Castagnoli && !copying && chunk == 512:
-		return 15
-	case k >= AVX512Affine && chunk%128 == 0:
-		return 4
+	dot := 2
+	if k >= AVX512 {
+		dot = 4
 	}
-	return 0
+	if l == dotLoop || k == AVX512 || k == VPCLMULDot {
+		return dot
+	}
+	if k >= AVX512Affine { // the only ones whose widest loop copies
+		if chunk%128 == 0 {
+			return 4
+		}
+		return 0
+	}
+	if copying {
+		return 0
+	}
+	if p == IEEE {
+		if k == VPCLMUL && chunk >= 512 && chunk&(chunk-1) == 0 {
+			return 2
+		}
+		return 0
+	}
+	size, multiple := 0, 64
+	switch k {
+	case SSE42:
+		size, multiple = 6, 1
+	case SSE42V3S3:
+		size, multiple = 6, 32
+	case VPCLMUL:
+		size = 6
+	case VPCLMULV6S3:
+		size = 9
+	case AVX512V12S3:
+		size = 15
+	case AVX512V8S3:
+		size = 11
+	case AVX512V6S9:
+		if chunk == 512 {
+			size = 15
+		}
+	}
+	if chunk%multiple != 0 {
+		return 0
+	}
+	return size
 }
 
 // run runs the loop over groups of chunks that group allows. dst is nil or
@@ -133,17 +183,15 @@ func (k Kernel) group(l loop, p Poly, chunk int, copying bool) int {
 // true, which needs dst and chunk to be multiples of 64.
 func (k Kernel) run(l loop, p Poly, dst, sums, src *byte, chunk, groups int, stream bool) {
 	t := &tables[p].barrett[0]
-	if l == dotLoop || k == VPCLMULDot || k == AVX512 {
+	if l == dotLoop || k == AVX512 || k == VPCLMULDot {
 		k.runDot(dst, sums, src, chunk, groups, stream, t)
 		return
 	}
 	switch k {
 	case SSE42:
-		if chunk%32 == 0 {
-			sse42Fused(sums, src, chunk, groups, t)
-		} else {
-			castagnoliChunks(sums, src, chunk, groups)
-		}
+		castagnoliChunks(sums, src, chunk, groups)
+	case SSE42V3S3:
+		sse42Fused(sums, src, chunk, groups, t)
 	case VPCLMUL:
 		if p == Castagnoli {
 			vpclmulFused(sums, src, chunk, groups, t)
@@ -159,19 +207,14 @@ func (k Kernel) run(l loop, p Poly, dst, sums, src *byte, chunk, groups int, str
 		case 4096:
 			vpclmulEliminate4096(sums, src, groups, t)
 		}
+	case VPCLMULV6S3:
+		vpclmulV6S3(sums, src, chunk, groups, t)
 	case AVX512V12S3:
-		switch chunk {
-		case 512:
-			avx512V12S3_512(sums, src, groups, t)
-		case 1024:
-			avx512V12S3_1024(sums, src, groups, t)
-		case 2048:
-			avx512V12S3_2048(sums, src, groups, t)
-		case 4096:
-			avx512V12S3_4096(sums, src, groups, t)
-		}
+		avx512V12S3(sums, src, chunk, groups, t)
+	case AVX512V8S3:
+		avx512V8S3(sums, src, chunk, groups, t)
 	case AVX512V6S9:
-		avx512V6S9_512(sums, src, groups, t)
+		avx512V6S9_512(sums, src, chunk, groups, t)
 	case AVX512Affine, AVX512AffineAhead:
 		switch {
 		case stream:
@@ -188,11 +231,11 @@ func (k Kernel) run(l loop, p Poly, dst, sums, src *byte, chunk, groups int, str
 
 func (k Kernel) runDot(dst, sums, src *byte, chunk, groups int, stream bool, t *uint64) {
 	switch {
-	case k == SSE42 && dst == nil:
+	case k < VPCLMUL && dst == nil:
 		sse42Dot(sums, src, chunk, groups, t)
-	case k == SSE42 && stream:
+	case k < VPCLMUL && stream:
 		sse42DotStream(sums, dst, src, chunk, groups, t)
-	case k == SSE42:
+	case k < VPCLMUL:
 		sse42DotCopy(sums, dst, src, chunk, groups, t)
 	case k < AVX512 && dst == nil:
 		vpclmulDot(sums, src, chunk, groups, t)
@@ -216,10 +259,10 @@ func (k Kernel) looksBack(p Poly) bool { return k == VPCLMUL && p == IEEE }
 // single adds minDot to maxDot bytes to a CRC.
 func (k Kernel) single(p Poly, crc uint32, b []byte) uint32 {
 	t := &tables[p].barrett[0]
-	switch k {
-	case SSE42:
+	switch {
+	case k < VPCLMUL:
 		return sse42Update(crc, &b[0], len(b), t)
-	case VPCLMUL, VPCLMULDot:
+	case k < AVX512:
 		return vpclmulUpdate(crc, &b[0], len(b), t)
 	}
 	return avx512Update(crc, &b[0], len(b), t)

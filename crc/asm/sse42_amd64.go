@@ -11,7 +11,7 @@ package asm
 func castagnoliUpdate(crc uint32, src *byte, n int) uint32
 
 // castagnoliChunks writes the big-endian CRC-32C of each of groups·6 consecutive
-// chunks of n bytes at src to sums, as putGeneric does. groups is at least 1.
+// chunks of n bytes at src to sums. groups is at least 1.
 //
 //go:noescape
 func castagnoliChunks(sums *byte, src *byte, n int, groups int)

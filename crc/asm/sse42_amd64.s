@@ -73,138 +73,145 @@ tiny:
 	JMP     odd
 
 // func castagnoliChunks(sums *byte, src *byte, n int, groups int)
-// Requires: SSE4.2
+// Requires: CMOV, MMX+, SSE4.2
 TEXT ·castagnoliChunks(SB), NOSPLIT, $0-32
-	MOVQ sums+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ n+16(FP), DX
-	MOVQ groups+24(FP), BX
-	LEAQ (DX)(DX*2), SI
-	LEAQ (DX)(DX*4), DI
+	MOVQ    sums+0(FP), AX
+	MOVQ    src+8(FP), CX
+	MOVQ    n+16(FP), DX
+	MOVQ    groups+24(FP), BX
+	LEAQ    (DX)(DX*2), SI
+	LEAQ    (SI)(DX*2), DI
+	IMUL3Q  $0x00000006, DX, R8
+	MOVQ    $0x00002000, R9
+	CMPQ    R8, R9
+	CMOVQCS R9, R8
+	ADDQ    CX, R8
 
 group:
-	MOVL $0xffffffff, R9
 	MOVL $0xffffffff, R10
 	MOVL $0xffffffff, R11
 	MOVL $0xffffffff, R12
 	MOVL $0xffffffff, R13
 	MOVL $0xffffffff, R14
-	MOVQ DX, R8
-	SUBQ $0x20, R8
+	MOVL $0xffffffff, R15
+	MOVQ DX, R9
+	SUBQ $0x20, R9
 	JB   words
 
 quads:
-	CRC32Q (CX), R9
-	CRC32Q (CX)(DX*1), R10
-	CRC32Q (CX)(DX*2), R11
-	CRC32Q (CX)(SI*1), R12
-	CRC32Q (CX)(DX*4), R13
-	CRC32Q (CX)(DI*1), R14
-	CRC32Q 8(CX), R9
-	CRC32Q 8(CX)(DX*1), R10
-	CRC32Q 8(CX)(DX*2), R11
-	CRC32Q 8(CX)(SI*1), R12
-	CRC32Q 8(CX)(DX*4), R13
-	CRC32Q 8(CX)(DI*1), R14
-	CRC32Q 16(CX), R9
-	CRC32Q 16(CX)(DX*1), R10
-	CRC32Q 16(CX)(DX*2), R11
-	CRC32Q 16(CX)(SI*1), R12
-	CRC32Q 16(CX)(DX*4), R13
-	CRC32Q 16(CX)(DI*1), R14
-	CRC32Q 24(CX), R9
-	CRC32Q 24(CX)(DX*1), R10
-	CRC32Q 24(CX)(DX*2), R11
-	CRC32Q 24(CX)(SI*1), R12
-	CRC32Q 24(CX)(DX*4), R13
-	CRC32Q 24(CX)(DI*1), R14
-	ADDQ   $0x20, CX
-	SUBQ   $0x20, R8
-	JAE    quads
+	CRC32Q     (CX), R10
+	CRC32Q     (CX)(DX*1), R11
+	CRC32Q     (CX)(DX*2), R12
+	CRC32Q     (CX)(SI*1), R13
+	CRC32Q     (CX)(DX*4), R14
+	CRC32Q     (CX)(DI*1), R15
+	PREFETCHT0 (R8)
+	CRC32Q     8(CX), R10
+	CRC32Q     8(CX)(DX*1), R11
+	CRC32Q     8(CX)(DX*2), R12
+	CRC32Q     8(CX)(SI*1), R13
+	CRC32Q     8(CX)(DX*4), R14
+	CRC32Q     8(CX)(DI*1), R15
+	PREFETCHT0 64(R8)
+	CRC32Q     16(CX), R10
+	CRC32Q     16(CX)(DX*1), R11
+	CRC32Q     16(CX)(DX*2), R12
+	CRC32Q     16(CX)(SI*1), R13
+	CRC32Q     16(CX)(DX*4), R14
+	CRC32Q     16(CX)(DI*1), R15
+	PREFETCHT0 128(R8)
+	CRC32Q     24(CX), R10
+	CRC32Q     24(CX)(DX*1), R11
+	CRC32Q     24(CX)(DX*2), R12
+	CRC32Q     24(CX)(SI*1), R13
+	CRC32Q     24(CX)(DX*4), R14
+	CRC32Q     24(CX)(DI*1), R15
+	ADDQ       $0x000000c0, R8
+	ADDQ       $0x20, CX
+	SUBQ       $0x20, R9
+	JAE        quads
 
 words:
 	// 0 to 31 bytes are left, by the bits of their number
-	TESTB  $0x10, R8
+	TESTB  $0x10, R9
 	JZ     less16
-	CRC32Q (CX), R9
-	CRC32Q (CX)(DX*1), R10
-	CRC32Q (CX)(DX*2), R11
-	CRC32Q (CX)(SI*1), R12
-	CRC32Q (CX)(DX*4), R13
-	CRC32Q (CX)(DI*1), R14
-	CRC32Q 8(CX), R9
-	CRC32Q 8(CX)(DX*1), R10
-	CRC32Q 8(CX)(DX*2), R11
-	CRC32Q 8(CX)(SI*1), R12
-	CRC32Q 8(CX)(DX*4), R13
-	CRC32Q 8(CX)(DI*1), R14
+	CRC32Q (CX), R10
+	CRC32Q 8(CX), R10
+	CRC32Q (CX)(DX*1), R11
+	CRC32Q 8(CX)(DX*1), R11
+	CRC32Q (CX)(DX*2), R12
+	CRC32Q 8(CX)(DX*2), R12
+	CRC32Q (CX)(SI*1), R13
+	CRC32Q 8(CX)(SI*1), R13
+	CRC32Q (CX)(DX*4), R14
+	CRC32Q 8(CX)(DX*4), R14
+	CRC32Q (CX)(DI*1), R15
+	CRC32Q 8(CX)(DI*1), R15
 	ADDQ   $0x10, CX
 
 less16:
-	TESTB  $0x08, R8
+	TESTB  $0x08, R9
 	JZ     less8
-	CRC32Q (CX), R9
-	CRC32Q (CX)(DX*1), R10
-	CRC32Q (CX)(DX*2), R11
-	CRC32Q (CX)(SI*1), R12
-	CRC32Q (CX)(DX*4), R13
-	CRC32Q (CX)(DI*1), R14
+	CRC32Q (CX), R10
+	CRC32Q (CX)(DX*1), R11
+	CRC32Q (CX)(DX*2), R12
+	CRC32Q (CX)(SI*1), R13
+	CRC32Q (CX)(DX*4), R14
+	CRC32Q (CX)(DI*1), R15
 	ADDQ   $0x08, CX
 
 less8:
-	TESTB  $0x04, R8
+	TESTB  $0x04, R9
 	JZ     less4
-	CRC32L (CX), R9
-	CRC32L (CX)(DX*1), R10
-	CRC32L (CX)(DX*2), R11
-	CRC32L (CX)(SI*1), R12
-	CRC32L (CX)(DX*4), R13
-	CRC32L (CX)(DI*1), R14
+	CRC32L (CX), R10
+	CRC32L (CX)(DX*1), R11
+	CRC32L (CX)(DX*2), R12
+	CRC32L (CX)(SI*1), R13
+	CRC32L (CX)(DX*4), R14
+	CRC32L (CX)(DI*1), R15
 	ADDQ   $0x04, CX
 
 less4:
-	TESTB  $0x02, R8
+	TESTB  $0x02, R9
 	JZ     less2
-	CRC32W (CX), R9
-	CRC32W (CX)(DX*1), R10
-	CRC32W (CX)(DX*2), R11
-	CRC32W (CX)(SI*1), R12
-	CRC32W (CX)(DX*4), R13
-	CRC32W (CX)(DI*1), R14
+	CRC32W (CX), R10
+	CRC32W (CX)(DX*1), R11
+	CRC32W (CX)(DX*2), R12
+	CRC32W (CX)(SI*1), R13
+	CRC32W (CX)(DX*4), R14
+	CRC32W (CX)(DI*1), R15
 	ADDQ   $0x02, CX
 
 less2:
-	TESTB  $0x01, R8
+	TESTB  $0x01, R9
 	JZ     less1
-	CRC32B (CX), R9
-	CRC32B (CX)(DX*1), R10
-	CRC32B (CX)(DX*2), R11
-	CRC32B (CX)(SI*1), R12
-	CRC32B (CX)(DX*4), R13
-	CRC32B (CX)(DI*1), R14
+	CRC32B (CX), R10
+	CRC32B (CX)(DX*1), R11
+	CRC32B (CX)(DX*2), R12
+	CRC32B (CX)(SI*1), R13
+	CRC32B (CX)(DX*4), R14
+	CRC32B (CX)(DI*1), R15
+	ADDQ   $0x01, CX
 
 less1:
-	// the chunk's last odd byte was read but not stepped over
-	ANDQ   $0x01, R8
-	ADDQ   R8, CX
-	NOTL   R9
-	BSWAPL R9
-	MOVL   R9, (AX)
 	NOTL   R10
 	BSWAPL R10
-	MOVL   R10, 4(AX)
+	MOVL   R10, (AX)
 	NOTL   R11
 	BSWAPL R11
-	MOVL   R11, 8(AX)
+	MOVL   R11, 4(AX)
 	NOTL   R12
 	BSWAPL R12
-	MOVL   R12, 12(AX)
+	MOVL   R12, 8(AX)
 	NOTL   R13
 	BSWAPL R13
-	MOVL   R13, 16(AX)
+	MOVL   R13, 12(AX)
 	NOTL   R14
 	BSWAPL R14
-	MOVL   R14, 20(AX)
+	MOVL   R14, 16(AX)
+	NOTL   R15
+	BSWAPL R15
+	MOVL   R15, 20(AX)
 	ADDQ   $0x18, AX
 	LEAQ   (CX)(DI*1), CX
 	DECQ   BX

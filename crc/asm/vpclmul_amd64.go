@@ -41,6 +41,13 @@ func vpclmulDotStream(sums *byte, dst *byte, src *byte, n int, groups int, t *ui
 //go:noescape
 func vpclmulFused(sums *byte, src *byte, n int, groups int, t *uint64)
 
+// vpclmulV6S3 writes the big-endian CRC-32C of each of groups·9 consecutive chunks at src to
+// sums. A chunk has n bytes, a multiple of 64 up to 4096.
+// t is the polynomial's constants, groups at least 1.
+//
+//go:noescape
+func vpclmulV6S3(sums *byte, src *byte, n int, groups int, t *uint64)
+
 // vpclmulEliminate512 writes the big-endian CRC-32 of each of groups·2 consecutive chunks of 512
 // bytes at src to sums. It reads, but does not use, up to 31 bytes before src. t is
 // CRC-32's constants, groups at least 1.

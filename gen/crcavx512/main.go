@@ -21,10 +21,9 @@ func main() {
 	for _, copy := range []x86.Copy{x86.NoCopy, x86.Cached, x86.NonTemporal} {
 		dot(copy)
 	}
-	for _, n := range []int{512, 1024, 2048, 4096} {
-		fused(n, 3, 12)
-	}
-	fused(512, 9, 6)
+	fused("avx512V12S3", 3, 12, 0)
+	fused("avx512V8S3", 3, 8, 0)
+	fused("avx512V6S9_512", 9, 6, 512)
 	affine("avx512Affine", x86.NoCopy, false)
 	affine("avx512AffineAhead", x86.NoCopy, true)
 	affine("avx512Affine", x86.Cached, true)
@@ -276,15 +275,7 @@ func dot(copy x86.Copy) {
 	ADDQ(h, first)
 	n3 := GP64()
 	LEAQ(Mem{Base: n, Index: n, Scale: 2}, n3)
-	at := func(p Register, c, disp int) Mem {
-		switch c {
-		case 0:
-			return Mem{Base: p, Disp: disp}
-		case 3:
-			return Mem{Base: p, Index: n3, Scale: 1, Disp: disp}
-		}
-		return Mem{Base: p, Index: n, Scale: uint8(c), Disp: disp}
-	}
+	at := func(p GPVirtual, c, disp int) Mem { return fiveAt(p, n, n3, c, disp) }
 
 	Comment("what the initial value adds to R: it goes over the first four bytes")
 	init := ZMM()
@@ -375,25 +366,45 @@ func dot(copy x86.Copy) {
 }
 
 // fused takes scalar chunks with crc32q and vector chunks with the dot product
-// at once: the instructions run on different ports.
-func fused(n, scalar, vector int) {
-	name := fmt.Sprintf("avx512V%dS%d_%d", vector, scalar, n)
+// at once: the instructions run on different ports. size is the length of a
+// chunk, or 0 for any; a known one needs fewer registers.
+func fused(name string, scalar, vector, size int) {
 	chunks := scalar + vector
-	TEXT(name, NOSPLIT, "func(sums, src *byte, groups int, t *uint64)")
+	TEXT(name, NOSPLIT, x86.NoCopy.Signature())
 	Pragma("noescape")
-	Doc(fmt.Sprintf("%s writes the big-endian CRC-32C of each of groups·%d consecutive", name, chunks),
-		fmt.Sprintf("chunks of %d bytes at src to sums. groups is at least 1.", n))
+	sizes := "a multiple of 64 up to 4096"
+	if size > 0 {
+		sizes = fmt.Sprint(size)
+	}
+	Doc(x86.NoCopy.Doc(name, "CRC-32C", chunks, sizes)...)
 	sums, src, t := GP64(), GP64(), GP64()
 	Load(Param("sums"), sums)
 	Load(Param("src"), src)
 	Load(Param("t"), t)
-	init := start(Mem{Base: t, Disp: layout.DotEnd - n})
-	ahead := GP64()
-	LEAQ(Mem{Base: src, Disp: x86.AheadOf(chunks * n)}, ahead)
 	left := AllocLocal(8)
-	groups := GP64()
-	Load(Param("groups"), groups)
-	MOVQ(groups, left)
+	{
+		groups := GP64()
+		Load(Param("groups"), groups)
+		MOVQ(groups, left)
+	}
+	n, n3, k := GP64(), GP64(), GP64()
+	Load(Param("n"), n)
+	ahead := x86.Ahead(src, n, chunks)
+	MOVQ(n, k)
+	NEGQ(k)
+	init := start(Mem{Base: t, Index: k, Scale: 1, Disp: layout.DotEnd})
+	at := func(c, disp int) Mem { return Mem{Base: src, Disp: c*size + disp} }
+	bases := []GPVirtual{src}
+	if size == 0 {
+		LEAQ(Mem{Base: n, Index: n, Scale: 2}, n3)
+		for c := 5; c < chunks; c += 5 {
+			base := GP64()
+			LEAQ(Mem{Base: bases[len(bases)-1], Index: n, Scale: 4}, base)
+			ADDQ(n, base)
+			bases = append(bases, base)
+		}
+		at = func(c, disp int) Mem { return fiveAt(bases[c/5], n, n3, c%5, disp) }
+	}
 
 	Label("group")
 	crc := make([]GPVirtual, scalar)
@@ -405,15 +416,19 @@ func fused(n, scalar, vector int) {
 	for v := range acc {
 		zero(acc[v])
 	}
-	k := GP64()
-	MOVQ(I32(-n), k)
+	if size == 0 {
+		MOVQ(n, k)
+		NEGQ(k)
+	} else {
+		MOVQ(I32(-size), k)
+	}
 	Label("row")
 	kv := ZMM()
 	VMOVDQU64(Mem{Base: t, Index: k, Scale: 1, Disp: layout.DotEnd}, kv)
 	var ops []func()
 	for q := range row / 8 {
 		for s := range crc {
-			ops = append(ops, func() { CRC32Q(Mem{Base: src, Disp: s*n + 8*q}, crc[s]) })
+			ops = append(ops, func() { CRC32Q(at(s, 8*q), crc[s]) })
 		}
 	}
 	units := vector + chunks
@@ -426,7 +441,7 @@ func fused(n, scalar, vector int) {
 	unit := 0
 	for v := range acc {
 		d, u := ZMM(), ZMM()
-		VMOVDQU64(Mem{Base: src, Disp: (scalar + v) * n}, d)
+		VMOVDQU64(at(scalar+v, 0), d)
 		VPCLMULQDQ(Imm(0x00), kv, d, u)
 		VPCLMULQDQ(Imm(0x11), kv, d, d)
 		unit++
@@ -440,7 +455,9 @@ func fused(n, scalar, vector int) {
 		spread(unit)
 	}
 	spread(units)
-	ADDQ(U32(row), src)
+	for _, base := range bases {
+		ADDQ(U32(row), base)
+	}
 	ADDQ(U32(chunks*row), ahead)
 	ADDQ(U32(row), k)
 	JNZ(LabelRef("row"))
@@ -459,7 +476,16 @@ func fused(n, scalar, vector int) {
 		reduce(lanes(r, init), t, Mem{Base: sums, Disp: 4 * (scalar + v)})
 	}
 	ADDQ(U32(4*chunks), sums)
-	ADDQ(U32((chunks-1)*n), src)
+	Comment("the next group is chunks-1 further")
+	if size == 0 {
+		step := GP64()
+		IMUL3Q(U32(uint32(chunks-1)), n, step)
+		for _, base := range bases {
+			ADDQ(step, base)
+		}
+	} else {
+		ADDQ(U32(uint32((chunks-1)*size)), src)
+	}
 	DECQ(left)
 	JNZ(LabelRef("group"))
 	VZEROUPPER()
@@ -473,6 +499,17 @@ func store(copy x86.Copy, d VecVirtual, m Mem) {
 	} else {
 		VMOVDQU64(d, m)
 	}
+}
+
+// fiveAt is the address of chunk c = 0..4 of n bytes from p on.
+func fiveAt(p, n, n3 GPVirtual, c, disp int) Mem {
+	switch c {
+	case 0:
+		return Mem{Base: p, Disp: disp}
+	case 3:
+		return Mem{Base: p, Index: n3, Scale: 1, Disp: disp}
+	}
+	return Mem{Base: p, Index: n, Scale: uint8(c), Disp: disp}
 }
 
 // reduceTwo is reduce for the first two lanes.
@@ -512,15 +549,7 @@ func affine(name string, copy x86.Copy, prefetch bool) {
 	LEAQ(Mem{Base: t, Disp: layout.DotEnd}, k)
 	SUBQ(n, k)
 	init := start(Mem{Base: k})
-	at := func(p Register, c, disp int) Mem {
-		switch c {
-		case 0:
-			return Mem{Base: p, Disp: disp}
-		case 3:
-			return Mem{Base: p, Index: n3, Scale: 1, Disp: disp}
-		}
-		return Mem{Base: p, Index: n, Scale: uint8(c), Disp: disp}
-	}
+	at := func(p GPVirtual, c, disp int) Mem { return fiveAt(p, n, n3, c, disp) }
 	var ahead GPVirtual
 	if prefetch {
 		ahead = x86.Ahead(src, n, chunks)

@@ -15,7 +15,7 @@ import (
 func main() {
 	ConstraintExpr("!purego")
 	update()
-	chunks(6)
+	chunks()
 	compose()
 	shift()
 	fence()
@@ -108,75 +108,22 @@ func update() {
 	JMP(LabelRef("odd"))
 }
 
-// words emits the loops that run one crc32 chain per register over n bytes.
-// at(s) is where chain s reads; next is the pointer that all of them move with.
-// n is left at a multiple of 32 below zero, its low bits intact.
-func words(n GPVirtual, crc []GPVirtual, at func(s int) Mem, next Register) {
-	SUBQ(Imm(32), n)
-	JB(LabelRef("words"))
-	Label("quads")
-	for q := range 4 {
-		for s, c := range crc {
-			CRC32Q(at(s).Offset(8*q), c)
-		}
-	}
-	ADDQ(Imm(32), next)
-	SUBQ(Imm(32), n)
-	JAE(LabelRef("quads"))
-	Label("words")
-	Comment("0 to 31 bytes are left, by the bits of their number")
-	for _, size := range []int{16, 8, 4, 2, 1} {
-		skip := fmt.Sprintf("less%d", size)
-		TESTB(Imm(uint64(size)), n.As8())
-		JZ(LabelRef(skip))
-		for at8 := 0; at8 < size; at8 += 8 {
-			for s, c := range crc {
-				switch size {
-				case 16, 8:
-					CRC32Q(at(s).Offset(at8), c)
-				case 4:
-					CRC32L(at(s), c.As32())
-				case 2:
-					CRC32W(at(s), c.As32())
-				case 1:
-					CRC32B(at(s), c.As32())
-				}
-			}
-		}
-		if size > 1 {
-			ADDQ(Imm(uint64(size)), next)
-		}
-		Label(skip)
-	}
-}
-
-// chunks runs one crc32q chain in each of k chunks at once: the instruction
+// chunks runs one crc32q chain in each of six chunks at once: the instruction
 // takes three cycles but one or more can start in every cycle.
-func chunks(k int) {
+func chunks() {
+	const k = 6
 	TEXT("castagnoliChunks", NOSPLIT, "func(sums, src *byte, n, groups int)")
 	Pragma("noescape")
 	Doc(fmt.Sprintf("castagnoliChunks writes the big-endian CRC-32C of each of groups·%d consecutive", k),
-		"chunks of n bytes at src to sums, as putGeneric does. groups is at least 1.")
-	sums := Load(Param("sums"), GP64())
-	src := Load(Param("src"), GP64())
-	n := Load(Param("n"), GP64())
-	groups := Load(Param("groups"), GP64())
-	n3, n5 := GP64(), GP64()
-	LEAQ(Mem{Base: n, Index: n, Scale: 2}, n3)
-	LEAQ(Mem{Base: n, Index: n, Scale: 4}, n5)
-	at := func(s int) Mem {
-		switch s {
-		case 0:
-			return Mem{Base: src}
-		case 1, 2, 4:
-			return Mem{Base: src, Index: n, Scale: uint8(s)}
-		case 3:
-			return Mem{Base: src, Index: n3, Scale: 1}
-		case 5:
-			return Mem{Base: src, Index: n5, Scale: 1}
-		}
-		panic("no stride")
-	}
+		"chunks of n bytes at src to sums. groups is at least 1.")
+	sums, src, n, groups := GP64(), GP64(), GP64(), GP64()
+	Load(Param("sums"), sums)
+	Load(Param("src"), src)
+	Load(Param("n"), n)
+	Load(Param("groups"), groups)
+	index := x86.OddMultiples(n, k)
+	at := x86.ChunkAt(src, index)
+	ahead := x86.Ahead(src, n, k)
 	crc := make([]GPVirtual, k)
 	left := GP64()
 
@@ -186,17 +133,52 @@ func chunks(k int) {
 		MOVL(U32(0xFFFFFFFF), crc[s].As32())
 	}
 	MOVQ(n, left)
-	words(left, crc, at, src)
-	Comment("the chunk's last odd byte was read but not stepped over")
-	ANDQ(Imm(1), left)
-	ADDQ(left, src)
+	SUBQ(Imm(32), left)
+	JB(LabelRef("words"))
+	Label("quads")
+	for q := range 4 {
+		for s, c := range crc {
+			CRC32Q(at(s, 8*q), c)
+		}
+		if q < k/2 {
+			PREFETCHT0(Mem{Base: ahead, Disp: 64 * q})
+		}
+	}
+	ADDQ(U32(32*k), ahead)
+	ADDQ(Imm(32), src)
+	SUBQ(Imm(32), left)
+	JAE(LabelRef("quads"))
+	Label("words")
+	Comment("0 to 31 bytes are left, by the bits of their number")
+	for _, size := range []int{16, 8, 4, 2, 1} {
+		skip := fmt.Sprintf("less%d", size)
+		TESTB(Imm(uint64(size)), left.As8())
+		JZ(LabelRef(skip))
+		for s, c := range crc {
+			switch size {
+			case 16:
+				CRC32Q(at(s, 0), c)
+				CRC32Q(at(s, 8), c)
+			case 8:
+				CRC32Q(at(s, 0), c)
+			case 4:
+				CRC32L(at(s, 0), c.As32())
+			case 2:
+				CRC32W(at(s, 0), c.As32())
+			case 1:
+				CRC32B(at(s, 0), c.As32())
+			}
+		}
+		ADDQ(Imm(uint64(size)), src)
+		Label(skip)
+	}
 	for s, c := range crc {
 		NOTL(c.As32())
 		BSWAPL(c.As32())
 		MOVL(c.As32(), Mem{Base: sums, Disp: 4 * s})
 	}
-	ADDQ(Imm(uint64(4*k)), sums)
-	LEAQ(Mem{Base: src, Index: n5, Scale: 1}, src)
+	ADDQ(Imm(4*k), sums)
+	LEAQ(at(k-1, 0), src)
 	DECQ(groups)
 	JNZ(LabelRef("group"))
 	RET()

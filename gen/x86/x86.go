@@ -267,9 +267,21 @@ func end(i ISA) {
 	RET()
 }
 
-// chunkAt returns the addresses of chunks of n bytes from p on: index holds the
-// registers of the odd multiples n, 3n, 5n and 7n.
-func chunkAt(p Register, index []GPVirtual) func(c, disp int) Mem {
+// OddMultiples returns registers with n, 3n, 5n and so on, for ChunkAt to reach
+// the given number of chunks.
+func OddMultiples(n GPVirtual, chunks int) []GPVirtual {
+	index := []GPVirtual{n}
+	for m := 3; m < chunks; m += 2 {
+		r := GP64()
+		LEAQ(Mem{Base: index[len(index)-1], Index: n, Scale: 2}, r)
+		index = append(index, r)
+	}
+	return index
+}
+
+// ChunkAt returns the addresses of up to nine chunks of n bytes from p on, given
+// the odd multiples of n.
+func ChunkAt(p Register, index []GPVirtual) func(c, disp int) Mem {
 	return func(c, disp int) Mem {
 		if c == 0 {
 			return Mem{Base: p, Disp: disp}
@@ -415,9 +427,6 @@ func Ahead(src, n GPVirtual, chunks int) GPVirtual {
 	return p
 }
 
-// AheadOf is Ahead for a known size of a group.
-func AheadOf(group int) int { return max(ahead, group) }
-
 // Prefetch fetches the line at m: what goes around the cache should leave it
 // soon (on Zen 5 that makes copies 10 % faster).
 func Prefetch(c Copy, m Mem) {
@@ -491,7 +500,7 @@ func (i ISA) Dot(name string, t Tables, copy Copy) {
 	ones := GP64()
 	MOVL(U32(0xFFFFFFFF), ones.As32())
 	init := i.everywhere(i.start(ones, h, mask, first))
-	from, to := chunkAt(src, []GPVirtual{n}), chunkAt(dst, []GPVirtual{n})
+	from, to := ChunkAt(src, []GPVirtual{n}), ChunkAt(dst, []GPVirtual{n})
 	ahead := Ahead(src, n, chunks)
 
 	Label("group")
@@ -608,13 +617,7 @@ func (i ISA) Fused(name string, t Tables, scalar, vector int) {
 		i.half().accumulate(kv, ones, init)
 	}
 	init = i.everywhere(init)
-	index := []GPVirtual{n}
-	for m := 3; m < chunks; m += 2 {
-		r := GP64()
-		LEAQ(Mem{Base: index[len(index)-1], Index: n, Scale: 2}, r)
-		index = append(index, r)
-	}
-	at := chunkAt(src, index)
+	at := ChunkAt(src, OddMultiples(n, chunks))
 	ahead := Ahead(src, n, chunks)
 
 	Label("group")
@@ -766,7 +769,7 @@ func (i ISA) Eliminate(name string, t Tables, n, first int, offsets []int, slidi
 			}
 		}
 		for ; line < (r+1)*lines/rows; line++ {
-			PREFETCHT0(Mem{Base: src, Disp: AheadOf(chunks*n) + 64*line})
+			PREFETCHT0(Mem{Base: src, Disp: max(ahead, chunks*n) + 64*line})
 		}
 		for c := range d {
 			i.accumulate(kv, d[c], acc[c])
