@@ -31,12 +31,6 @@ type rule struct {
 	length int
 }
 
-var (
-	bulk    = []operation{opPut, opVerify}
-	copying = []operation{opCopyPut, opCopyVerify}
-	long    = []operation{opUpdate}
-)
-
 // Sizes fall into classes by their number of bits; the last class is open.
 const (
 	chunkClasses  = 14 // up to 4 KiB - 1, 8 KiB - 1 and more
