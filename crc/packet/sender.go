@@ -73,7 +73,10 @@ func (w *Writer) send(pipe *pipeline) error {
 		case w.sent < w.queue.n && pausing == nil:
 			p := w.queue.at(w.sent)
 			lastSent = time.Now()
-			p.sentAt, p.delivered = lastSent, w.delivered
+			if w.sent == 0 {
+				w.ackedAt = lastSent
+			}
+			p.sentAt, p.delivered, p.ackedAt = lastSent, w.delivered, w.ackedAt
 			w.sentEnd = max(w.sentEnd, p.end())
 			w.sent++
 			w.writing = p.header.Seqno
@@ -203,6 +206,7 @@ func (w *Writer) take(ack *Ack) (last bool, err error) {
 		w.mu.Unlock()
 		return false, malformed("ack: seqno", 0, fmt.Sprint(want), fmt.Sprint(ack.Seqno))
 	}
+	now := time.Now()
 	p := w.queue.pop()
 	w.sent--
 	w.inFlight -= int64(len(p.wire))
@@ -211,7 +215,8 @@ func (w *Writer) take(ack *Ack) (last bool, err error) {
 	w.ackedSeqno = ack.Seqno
 	w.finished = p.header.Last
 	w.stats.Acks++
-	w.stream.acked(w.delivered-p.delivered, time.Since(p.sentAt))
+	w.stream.acked(w.delivered-p.delivered, now.Sub(p.ackedAt), now.Sub(p.sentAt))
+	w.ackedAt = now
 	waiters := w.waiters[:0]
 	for _, a := range w.waiters {
 		if a.seqno <= ack.Seqno {

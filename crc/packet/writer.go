@@ -98,9 +98,10 @@ type Writer struct {
 	inFlight   int64 // bytes of queue
 	writing    int64 // seqno of the packet in a Write call, or noPacket
 	deferred   Buffer
-	delivered  int64 // bytes of acked packets
-	acked      int64 // block length that is acked
-	sentEnd    int64 // block length that was sent
+	delivered  int64     // bytes of acked packets
+	ackedAt    time.Time // of the last ack, or of the first packet after a pause
+	acked      int64     // block length that is acked
+	sentEnd    int64     // block length that was sent
 	ackedSeqno int64
 	finished   bool // the last packet is acked
 	err        error
@@ -152,7 +153,8 @@ type outPacket struct {
 	header    Header
 	sumsLen   int
 	sentAt    time.Time
-	delivered int64 // when it was sent
+	delivered int64     // Writer.delivered when it was sent
+	ackedAt   time.Time // Writer.ackedAt when it was sent
 }
 
 // end returns the block length with the packet.
@@ -341,12 +343,16 @@ func (w *Writer) setWriteDeadline(p *pipeline) {
 // enter takes the turn. It fails when ctx ends first, and after an error.
 func (w *Writer) enter(ctx context.Context) error {
 	select {
-	case w.turn <- struct{}{}:
-	case <-ctx.Done():
-		if err := w.ended(); err != nil {
-			return err
+	case w.turn <- struct{}{}: // as a rule, and cheaper than to look at ctx
+	default:
+		select {
+		case w.turn <- struct{}{}:
+		case <-ctx.Done():
+			if err := w.ended(); err != nil {
+				return err
+			}
+			return context.Cause(ctx)
 		}
-		return context.Cause(ctx)
 	}
 	err := w.Err()
 	if err == nil && w.closed {

@@ -1039,6 +1039,14 @@ func TestStreamAdapts(t *testing.T) {
 	}
 	defer s.Close()
 	sizes := func(size int) int { return PacketChunks(size, crc.Chunks{}) }
+	for range 100 {
+		s.queued(true, false, true)
+	}
+	if s.full != sizes(DefaultInFlight/4) {
+		t.Fatalf("grown to %d chunks, more than a quarter of the window", s.full)
+	}
+	s.resize(minAdaptive)
+	s.window.Store(4 << 20)
 	for size := 64 << 10; size < 1<<20; size *= 2 {
 		if s.full != sizes(size) {
 			t.Fatalf("%d chunks, want %d", s.full, sizes(size))
@@ -1084,14 +1092,16 @@ func TestStreamWindow(t *testing.T) {
 	}
 	defer s.Close()
 	rtt := 80 * time.Millisecond
+	// Acks that come together after a stall are no fast path.
+	s.acked(DefaultInFlight, 4*rtt, rtt)
 	// As long as the window caps the rate it doubles.
 	for want := int64(DefaultInFlight); want < DefaultMaxInFlight; want *= 2 {
 		if got := s.window.Load(); got != want {
 			t.Fatalf("window %d, want %d", got, want)
 		}
-		s.acked(want, rtt)
+		s.acked(want, rtt, rtt)
 	}
-	s.acked(1<<40, rtt)
+	s.acked(1<<40, rtt, rtt)
 	if s.window.Load() != DefaultMaxInFlight {
 		t.Error(s.window.Load())
 	}
@@ -1100,7 +1110,7 @@ func TestStreamWindow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer fixed.Close()
-	fixed.acked(1<<40, rtt)
+	fixed.acked(1<<40, rtt, rtt)
 	if fixed.window.Load() != 1<<20 || !fixed.room(3<<20, 1<<20) || fixed.room(1<<20, 1000) {
 		t.Error("a fixed window")
 	}
@@ -1174,7 +1184,7 @@ func TestWriterLongPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	data := make([]byte, 1<<20)
-	for inFlight := int64(0); inFlight <= 2*DefaultInFlight; {
+	for inFlight := int64(0); inFlight <= 8*DefaultInFlight; {
 		if _, err := w.Write(data); err != nil {
 			t.Fatal(err)
 		}
@@ -1182,7 +1192,7 @@ func TestWriterLongPath(t *testing.T) {
 		inFlight = w.inFlight
 		w.mu.Unlock()
 	}
-	if s := w.Stats(); s.RTT < 80*time.Millisecond || s.Window <= 2*DefaultInFlight || s.Window > DefaultMaxInFlight {
+	if s := w.Stats(); s.RTT < 80*time.Millisecond || s.Window <= 8*DefaultInFlight || s.Window > DefaultMaxInFlight {
 		t.Errorf("%+v", s)
 	}
 	if err := w.Flush(deadline(t)); err != nil {

@@ -612,6 +612,97 @@ func TestPutOpensAhead(t *testing.T) {
 	}
 }
 
+// Between blocks there is no pause: the next one's data is there before the last
+// data of the one before it is acked, on a path of 80 ms, too.
+func TestPutNoPause(t *testing.T) {
+	noLeaks(t)
+	const blockSize, blocks = 1 << 20, 5
+	n := startNode(t, "tcp")
+	begun := map[int64]chan struct{}{}
+	for id := range int64(blocks + 1) {
+		begun[id+1] = make(chan struct{})
+	}
+	n.onPacket = func(h packet.Header, id int64) (bool, packet.Status) {
+		id &= 0xFF
+		if h.Offset == 0 && h.DataLen > 0 {
+			close(begun[id])
+		}
+		if h.Offset+int64(h.DataLen) == blockSize && h.DataLen > 0 && id < blocks {
+			select {
+			case <-begun[id+1]:
+			case <-time.After(10 * time.Second):
+				t.Errorf("block %d is not acked and the next one does not begin", id)
+			}
+		}
+		return false, packet.Success
+	}
+	for i, delay := range []time.Duration{0, 40 * time.Millisecond} {
+		if i > 0 {
+			for id := range begun {
+				begun[id] = make(chan struct{})
+			}
+		}
+		cfg := PutConfig{FirstID: int64(i)<<8 + 1, BlockSize: blockSize, Size: blocks * blockSize}
+		f, _, err := Put(testContext(t), bytes.NewReader(content(blocks*blockSize)), "f", []string{slowPath(t, n.addr, delay)}, cfg)
+		if err != nil || len(f.Blocks) != blocks {
+			t.Fatal(err)
+		}
+	}
+}
+
+// slowPath returns an address that leads to addr, on which everything takes so
+// much longer in each direction.
+func slowPath(t testing.TB, addr string, delay time.Duration) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+	type piece struct {
+		at time.Time
+		b  []byte
+	}
+	pass := func(to, from net.Conn) {
+		pieces := make(chan piece, 1<<16)
+		go func() {
+			defer close(pieces)
+			for {
+				b := make([]byte, 64<<10)
+				n, err := from.Read(b)
+				if err != nil {
+					return
+				}
+				pieces <- piece{time.Now().Add(delay), b[:n]}
+			}
+		}()
+		defer to.Close()
+		for p := range pieces {
+			time.Sleep(time.Until(p.at))
+			to.Write(p.b)
+		}
+	}
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", addr)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			wg.Add(2)
+			go func() { defer wg.Done(); pass(far, near) }()
+			go func() { defer wg.Done(); pass(near, far) }()
+		}
+	}()
+	return l.Addr().String()
+}
+
 func TestRate(t *testing.T) {
 	ctx := testContext(t)
 	n := startNode(t, "tcp")
