@@ -167,6 +167,7 @@ func TestReaderRanges(t *testing.T) {
 func TestReaderDamage(t *testing.T) {
 	checkLeaks(t, nil)
 	rng := rand.New(rand.NewPCG(9, 9))
+	told := 0 // datanodes that have heard of the damage
 	for i := range 200 {
 		s := newSource(20000, crc.Chunks{})
 		offset := rng.Int64N(10000)
@@ -222,6 +223,14 @@ func TestReaderDamage(t *testing.T) {
 		}
 		conn.Close()
 		<-served
+		if status, ok := <-s.status; ok {
+			if told++; status != ErrorChecksum {
+				t.Fatalf("the datanode is told %v", status)
+			}
+		}
+	}
+	if told == 0 {
+		t.Error("no datanode is told of the damage")
 	}
 }
 

@@ -809,6 +809,51 @@ func (c hastyConn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t.Add(-5 * time.Second).Add(100 * time.Millisecond))
 }
 
+// What is not acked when a pipeline fails is sent again as it was, byte for
+// byte, and then what was still to be sent.
+func TestWriterSendsAgainUnchanged(t *testing.T) {
+	checkLeaks(t, nil)
+	const acked = 3 // packets
+	n := &node{behave: func(i int, h Header) action { return action{drop: i == acked && h.Seqno == acked} }}
+	conn, served := dial(t, "tcp", n.serve)
+	first, second := &teeConn{Conn: conn}, &teeConn{}
+	w, err := NewWriter(deadline(t), first, createRequest(1<<20), WriterConfig{
+		StreamConfig: StreamConfig{PacketSize: 65536},
+		Recover: func(_ context.Context, f *WriteError) (io.ReadWriteCloser, WriteBlock, error) {
+			<-served
+			req := createRequest(1 << 20)
+			req.Stage, req.LatestStamp = SetupStreamingRecovery, f.Block.Stamp+1
+			req.MinBytesRcvd, req.MaxBytesRcvd = f.Acked, f.Sent
+			second.Conn, served = dial(t, "tcp", n.serve)
+			return second, req, nil
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.take() // the request
+	data := pattern(500000, 1)
+	w.Write(data[:400100])
+	if err := w.Sync(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	w.Write(data[400100:])
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-served; err != nil || !bytes.Equal(n.block, data) || w.Block().Stamp != 1002 {
+		t.Fatalf("%d bytes, stamp %d, %v", len(n.block), w.Block().Stamp, err)
+	}
+	again := second.take()
+	at := bytes.Index(again, first.out[acked*(31+126*516):][:31]) // behind the request
+	if at < 0 {
+		t.Fatal("the packet that was not acked does not come again")
+	}
+	rest := first.out[acked*(31+126*516):]
+	if !bytes.HasPrefix(again[at:], rest) {
+		t.Errorf("%d bytes were sent again, and not as before", len(rest))
+	}
+}
+
 func TestBackoff(t *testing.T) {
 	const s = time.Second
 	for _, v := range []struct {

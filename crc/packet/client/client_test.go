@@ -380,6 +380,32 @@ func TestGetRanges(t *testing.T) {
 	}
 }
 
+// A file all of whose chunks verify and that is another one nevertheless.
+func TestGetOtherContent(t *testing.T) {
+	noLeaks(t)
+	ctx := testContext(t)
+	n := startNode(t, "tcp")
+	for _, chunks := range []crc.Chunks{{}, {Kind: crc.None}} {
+		m := NewManifest(RandomPool(), chunks)
+		data := content(50000)
+		f, _, err := Put(ctx, bytes.NewReader(data), "f", []string{n.addr}, PutConfig{Pool: m.Pool, Chunks: chunks, BlockSize: 20480, SHA256: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.set(func() { n.blocks[f.Blocks[1].ID].data[5] ^= 1 })
+		if chunks.Kind != crc.None { // the CRC of the block is the other one's, too
+			f.Blocks[1].CRC = fmt.Sprintf("%08x", crc.Checksum(chunks.Kind, n.blocks[f.Blocks[1].ID].data))
+		}
+		var other *ContentError
+		if _, err := Get(ctx, io.Discard, m, &f, []string{n.addr}, GetConfig{SHA256: true}); !errors.As(err, &other) || other.What != "SHA-256" || other.Expected != f.SHA256 {
+			t.Error(err)
+		}
+		if _, err := Get(ctx, io.Discard, m, &f, []string{n.addr}, GetConfig{}); err != nil { // nobody has asked
+			t.Error(err)
+		}
+	}
+}
+
 // A replica that breaks off, or is damaged, is left in mid-block for another.
 func TestGetFailover(t *testing.T) {
 	noLeaks(t)
