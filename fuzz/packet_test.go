@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"runtime/metrics"
 	"testing"
 	"testing/iotest"
 
@@ -28,6 +29,23 @@ func wireError(t *testing.T, err error) {
 		t.Errorf("%T: %v", err, err)
 	}
 }
+
+// bounded fails the test if f allocates more than limit bytes.
+func bounded(t *testing.T, limit int, f func()) {
+	t.Helper()
+	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(s)
+	before := s[0].Value.Uint64()
+	f()
+	metrics.Read(s)
+	if got := s[0].Value.Uint64() - before; got > uint64(limit) {
+		t.Errorf("%d bytes were allocated, at most %d are allowed", got, limit)
+	}
+}
+
+// slack is what may be allocated beside the message: the receiver's own buffers,
+// errors, what is made of n bytes that have come, and what others do meanwhile.
+func slack(n int) int { return 1<<18 + 64*n }
 
 // FuzzPacketHeader parses a packet's header. What is accepted survives being
 // encoded and parsed again.
@@ -60,7 +78,10 @@ func FuzzReceiver(f *testing.F) {
 		small := packet.NewReceiver(iotest.OneByteReader(bytes.NewReader(b)), limit)
 		ended := false
 		for {
-			h, sumsLen, err := whole.Next()
+			var h packet.Header
+			var sumsLen int
+			var err error
+			bounded(t, limit+slack(0), func() { h, sumsLen, err = whole.Next() })
 			h2, sumsLen2, err2 := small.Next()
 			if h != h2 || sumsLen != sumsLen2 || !sameError(err, err2) {
 				t.Fatalf("%+v, %d, %v; byte by byte %+v, %d, %v", h, sumsLen, err, h2, sumsLen2, err2)
@@ -103,7 +124,9 @@ func FuzzAcks(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bufio.NewReader(bytes.NewReader(b))
 		for {
-			a, err := packet.ReadAck(r)
+			var a packet.Ack
+			var err error
+			bounded(t, 4096+slack(len(b)), func() { a, err = packet.ReadAck(r) })
 			if err != nil {
 				wireError(t, err)
 				return
@@ -130,7 +153,9 @@ func FuzzRequests(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bufio.NewReader(bytes.NewReader(b))
 		for {
-			req, err := packet.ReadRequest(r, limit)
+			var req any
+			var err error
+			bounded(t, limit+slack(len(b)), func() { req, err = packet.ReadRequest(r, limit) })
 			if err != nil {
 				wireError(t, err)
 				return
@@ -165,10 +190,11 @@ func FuzzReader(f *testing.F) {
 		if open {
 			request.Length = -1
 		}
-		cfg := packet.ReaderConfig{MaxPacketLen: 1 << 16, AllowNone: true}
+		const limit = 1 << 16
+		cfg := packet.ReaderConfig{MaxPacketLen: limit, AllowNone: true}
 		var outs [3][]byte
 		var errs [3]error
-		for way := range outs {
+		read := func(way int) {
 			r, err := packet.NewReader(context.Background(), deadConn{bytes.NewReader(b)}, request, cfg)
 			if err == nil {
 				switch way {
@@ -186,6 +212,9 @@ func FuzzReader(f *testing.F) {
 				}
 			}
 			errs[way] = err
+		}
+		for way := range outs {
+			bounded(t, limit+slack(len(b)), func() { read(way) })
 		}
 		if !bytes.Equal(outs[0], outs[1]) || !bytes.Equal(outs[0], outs[2]) || !sameError(errs[0], errs[1]) || !sameError(errs[0], errs[2]) {
 			t.Errorf("%d, %d, %d bytes, %v, %v, %v", len(outs[0]), len(outs[1]), len(outs[2]), errs[0], errs[1], errs[2])
