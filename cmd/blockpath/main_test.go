@@ -95,12 +95,8 @@ func serve(t *testing.T, listen string, flags ...string) *served {
 
 func serveDir(t *testing.T, dir, listen string, flags ...string) *served {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := &served{dir: dir, log: new(bytes.Buffer)}
-	s.cmd = exec.Command(exe, append([]string{"serve", "--dir", dir, "--listen", listen}, flags...)...)
+	s.cmd = exec.Command(os.Args[0], append([]string{"serve", "--dir", dir, "--listen", listen}, flags...)...)
 	s.cmd.Env = append(os.Environ(), "BLOCKPATH_TEST_COMMAND=1")
 	s.cmd.Stderr = s.log
 	stdout, err := s.cmd.StdoutPipe()

@@ -47,14 +47,10 @@ func TestVerifyState(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	state := filepath.Join(t.TempDir(), "state")
 	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		before, _ := os.ReadFile(state)
-		cmd := exec.Command(exe, "verify", dir, "--state", state, "--rate", "256KiB")
+		cmd := exec.Command(os.Args[0], "verify", dir, "--state", state, "--rate", "256KiB")
 		cmd.Env = append(os.Environ(), "BLOCKPATH_TEST_COMMAND=1")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
