@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/blockpath/blockpath/bench/put"
+	"github.com/blockpath/blockpath/bench/scrub"
 	"github.com/blockpath/blockpath/bench/uring"
 	"github.com/blockpath/blockpath/bench/wal"
 	"github.com/blockpath/blockpath/bench/write"
@@ -14,5 +15,6 @@ func init() {
 		wal.Experiment,
 		put.Experiment,
 		write.Experiment,
+		scrub.Experiment,
 	)
 }
