@@ -375,7 +375,7 @@ func (b *backend) Datasync(ctx context.Context, files ...*File) error {
 }
 
 // maxRetries bounds how often an operation that makes no progress is tried
-// again. With the waits in again that is about a second.
+// again. With the waits in again that is nearly half a second.
 const maxRetries = 100
 
 func transient(err error) bool { return err == unix.EINTR || err == unix.EAGAIN }
@@ -388,7 +388,7 @@ func (b *backend) again(ctx context.Context, err error, tries *int) bool {
 	}
 	*tries++
 	b.stat.Add(statRetries, 1)
-	t := time.NewTimer(min(time.Microsecond<<min(*tries, 20), 10*time.Millisecond))
+	t := time.NewTimer(min(time.Microsecond<<min(*tries, 20), 4*time.Millisecond))
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -28,6 +28,7 @@ var children = map[string]func(args []string) (any, error){
 	"seccomp":      seccompChild,
 	"seccomp-late": seccompLateChild,
 	"memlock":      memlockChild,
+	"churn":        churnChild,
 	"fsize":        fsizeChild,
 }
 
@@ -262,6 +263,43 @@ func TestMemlock(t *testing.T) {
 			t.Errorf("%d of %d bytes: %+v", arena, limit, o)
 		}
 	}
+}
+
+// churnChild opens and closes rings as nobody, whose memory to lock is short.
+func churnChild(args []string) (any, error) {
+	var n int
+	fmt.Sscan(args[0], &n)
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: 4 << 20, Max: 4 << 20}); err != nil {
+		return nil, err
+	}
+	if err := syscall.Setuid(65534); err != nil {
+		return nil, err
+	}
+	for i := range n {
+		e, err := iouring.NewEngine(iouring.EngineConfig{Dedicated: i%2 == 0})
+		if err != nil {
+			return nil, fmt.Errorf("ring %d: %w", i, err)
+		}
+		var op iouring.Op
+		if _, err := e.Do(context.Background(), &op); err != nil {
+			return nil, err
+		}
+		if err := e.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return "ok", nil
+}
+
+// TestMemlockChurn opens and closes thousands of rings where only a hundred fit:
+// the kernel gives the memory of a ring back a while after it was closed.
+func TestMemlockChurn(t *testing.T) {
+	needRing(t)
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED, NOT ROOT: cannot become another user")
+	}
+	var ok string
+	runChild(t, &ok, "churn", "2000")
 }
 
 // limited is what a child tells of a write beyond RLIMIT_FSIZE.

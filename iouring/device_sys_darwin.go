@@ -7,6 +7,8 @@ func isDirect(int) (bool, error) { return false, nil }
 
 func directAlign(int) (int, bool) { return 0, true }
 
+func canNowait(int) bool { return false }
+
 func reopenDirect(*File) *File { return nil }
 
 func adviseHuge([]byte) {}

@@ -27,6 +27,15 @@ func directAlign(fd int) (align int, known bool) {
 	return int(st.Dio_offset_align), true
 }
 
+// canNowait reports whether the file system can begin an operation of an
+// O_DIRECT file without waiting: an operation that is not aligned tells without
+// doing anything.
+func canNowait(fd int) bool {
+	var b [1]byte
+	_, err := preadNowait(fd, b[:], 1)
+	return err != unix.EOPNOTSUPP && err != unix.ENOSYS
+}
+
 // reopenDirect opens the file again with O_DIRECT, or returns nil.
 func reopenDirect(f *File) *File {
 	if align, known := directAlign(f.fd); known && align == 0 {

@@ -79,7 +79,7 @@ type File struct {
 	once sync.Once
 	twin *File // the same file with O_DIRECT, if that can be had
 
-	noNowait atomic.Bool // the file system does not say what is cached
+	noNowait atomic.Bool // the file system does nothing without waiting
 }
 
 // OpenFile opens a file as os.OpenFile does. With O_DIRECT (linux) in flag,
@@ -109,6 +109,7 @@ func NewFile(f *os.File) (*File, error) {
 			if align, known := directAlign(int(fd)); known && align > 0 {
 				file.align = align
 			}
+			file.noNowait.Store(!canNowait(int(fd)))
 		}
 	})
 	if err == nil {

@@ -28,7 +28,10 @@ func probeKernel() probing {
 	if err != nil {
 		return no(err, whyNot(err))
 	}
-	defer r.Close()
+	defer func() {
+		r.Close()
+		lastClose.Store(0) // too small to be waited for
+	}()
 	var s SQE
 	s.PrepNop()
 	if _, err := r.Push(&s); err != nil {

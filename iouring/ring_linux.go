@@ -143,7 +143,11 @@ func NewRing(cfg RingConfig) (*Ring, error) {
 		p.cqEntries = uint32(max(cfg.CQEntries, 1<<bits.Len(uint(entries-1))))
 	}
 	p.sqThreadIdle = uint32(cfg.SQThreadIdle / time.Millisecond)
-	fd, err := ringSetup(entries, &p)
+	var fd int
+	err := lockingMemory(func() (err error) {
+		fd, err = ringSetup(entries, &p)
+		return err
+	})
 	if err == unix.EINVAL { // a kernel before 5.18
 		p.flags &^= setupSubmitAll
 		fd, err = ringSetup(entries, &p)
@@ -162,6 +166,24 @@ func NewRing(cfg RingConfig) (*Ring, error) {
 	}
 	r.slots[len(r.slots)-1].next = -1
 	return r, nil
+}
+
+// lastClose is when a ring of this process was closed, in Unix nanoseconds.
+var lastClose atomic.Int64
+
+// lockingMemory tries f again for about a second when it fails with ENOMEM soon
+// after a ring was closed: the kernel takes rings down in the background and
+// counts their memory against RLIMIT_MEMLOCK until then.
+func lockingMemory(f func() error) error {
+	err := f()
+	for pause := time.Millisecond; errors.Is(err, unix.ENOMEM) && pause < time.Second; pause *= 2 {
+		if time.Since(time.Unix(0, lastClose.Load())) > 2*time.Second {
+			break
+		}
+		time.Sleep(pause)
+		err = f()
+	}
+	return err
 }
 
 func ringSetup(entries int, p *ringParams) (int, error) {
@@ -504,6 +526,7 @@ func (r *Ring) Close() error {
 	}
 	err := r.drain(nil)
 	r.closed = true
+	lastClose.Store(time.Now().UnixNano())
 	// The kernel has its own mapping of the queues.
 	err = errors.Join(err, unix.Munmap(r.ringMem), unix.Munmap(r.sqeMem))
 	if r.file != nil {
@@ -586,8 +609,10 @@ func (r *Ring) RegisterArenas(arenas ...*Arena) error {
 		iov[i].Base = (*byte)(a.base)
 		iov[i].SetLen(int(a.Bytes()))
 	}
-	_, err := r.register(registerBuffers, unsafe.Pointer(unsafe.SliceData(iov)), len(iov))
-	return err
+	return lockingMemory(func() error {
+		_, err := r.register(registerBuffers, unsafe.Pointer(unsafe.SliceData(iov)), len(iov))
+		return err
+	})
 }
 
 // UnregisterArenas undoes RegisterArenas.
