@@ -91,7 +91,7 @@ func (k Kernel) blocks(p Poly, crc uint32, b []byte) (uint32, []byte) {
 		l := widestLoop
 		group := k.group(l, p, size, false)
 		if group == 0 {
-			break
+			continue
 		}
 		for len(b) >= group*size {
 			groups := min(len(b), maxCall, size*(composeBlocks-2)) / (group * size)
