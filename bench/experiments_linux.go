@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/blockpath/blockpath/bench/put"
+	"github.com/blockpath/blockpath/bench/read"
 	"github.com/blockpath/blockpath/bench/scrub"
 	"github.com/blockpath/blockpath/bench/uring"
 	"github.com/blockpath/blockpath/bench/wal"
@@ -16,5 +17,6 @@ func init() {
 		put.Experiment,
 		write.Experiment,
 		scrub.Experiment,
+		read.Experiment,
 	)
 }
