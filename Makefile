@@ -4,6 +4,7 @@ SHELL := /bin/bash -eu -o pipefail
 GO          ?= go
 FILE        ?= $(shell $(GO) env GOROOT)/bin/go
 FUZZTIME    ?= 5s
+N           ?= 50
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 # what builds on windows
 WINDOWS     := ./stripedcounter ./crc ./crc/asm ./crc/crc32 ./crc/packet ./crc/packet/client
@@ -33,8 +34,8 @@ race: ## the tests under the race detector
 test-arm64: ## the tests for arm64 under qemu-aarch64, one CPU model after another
 	@command -v qemu-aarch64 >/dev/null || { echo "test-arm64: qemu-aarch64 is missing; on Debian: apt-get install qemu-user"; exit 1; }
 	for cpu in $(ARM64CPUS); do echo "== $$cpu"; \
-		GOARCH=arm64 $(GO) test -exec "qemu-aarch64 -cpu $$cpu" ./crc/... ; done
-	GOARCH=arm64 $(GO) test -exec "qemu-aarch64 -cpu max" ./stripedcounter/... ./iouring/... ./fuzz
+		GOARCH=arm64 $(GO) test -exec "$(CURDIR)/.ci/arm64 $$cpu" ./crc ./crc/asm ./crc/crc32; done
+	GOARCH=arm64 $(GO) test -exec "$(CURDIR)/.ci/arm64 max" ./...
 
 vet: ## gofmt, go vet over the build matrix, staticcheck
 	@fmt=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$fmt" ] || { echo "gofmt would change:" $$fmt; exit 1; }
@@ -72,7 +73,13 @@ test-avx512: ## the kernels on an emulated CPU with AVX-512
 	$(GO) -C bench run ./bochs
 
 mca: ## llvm-mca's bytes per cycle of the inner loops, into bench/results/modelled
-	$(GO) -C bench run ./mca
+	$(GO) -C bench run ./mca amd64
+
+mca-arm64: ## the same for arm64
+	$(GO) -C bench run ./mca arm64
+
+crash: ## N power cuts (as root) and N kills of a datanode with many writers
+	$(GO) test ./iouring/datanode -run Crash -v -timeout 60m -crash $(N)
 
 bench-uarch: ## the experiments of this CPU, into bench/results/<vendor-microarchitecture>
 	tags=hadoop; \
@@ -84,4 +91,4 @@ bench-uarch: ## the experiments of this CPU, into bench/results/<vendor-microarc
 clean: ## remove what make built
 	rm -rf bin .cache
 
-.PHONY: help build run test test-purego race test-arm64 vet generate check-generate fuzz interop test-avx512 mca bench-uarch clean
+.PHONY: help build run test test-purego race test-arm64 vet generate check-generate fuzz interop test-avx512 mca mca-arm64 crash bench-uarch clean
