@@ -719,3 +719,28 @@ func TestMultishotRecv(t *testing.T) {
 		}
 	})
 }
+
+// TestExamples runs the examples that need a ring, and so have no fixed output.
+func TestExamples(t *testing.T) {
+	needRing(t)
+	for want, example := range map[string]func(){
+		"\"ELF\"... and 65536 bytes\n":      ExampleEngine_Submit,
+		"hello <nil>\n<nil>\n":              ExampleEngine_Start,
+		"0 5 <nil>\n1 0 <nil>\n2 5 <nil>\n": ExampleRing,
+	} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stdout := os.Stdout
+		os.Stdout = w
+		example()
+		os.Stdout = stdout
+		w.Close()
+		got, err := io.ReadAll(r)
+		r.Close()
+		if err != nil || string(got) != want {
+			t.Errorf("printed %q, want %q (%v)", got, want, err)
+		}
+	}
+}
