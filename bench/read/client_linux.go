@@ -80,6 +80,9 @@ func idleMemory(s *server, sz size) (perConn float64, err error) {
 			if err == nil {
 				err = c.read()
 			}
+			if err == nil {
+				err = c.rest()
+			}
 			defer c.conn.Close()
 		}
 		if err != nil {
@@ -107,11 +110,11 @@ type client struct {
 	load load
 	sz   size
 
-	request []byte
-	block   int64
-	offset  int64
-	inRow   int // requests since the last jump
-	count   int
+	out    []byte // to be sent: the status of the last request
+	block  int64
+	offset int64
+	inRow  int // requests since the last jump
+	count  int
 
 	latencies []time.Duration
 	err       error
@@ -167,15 +170,15 @@ func (c *client) readUntil(end time.Time) {
 	}
 }
 
-// read does one request. Of one packet in 64 it verifies the data, which leaves
-// the CPUs to the server.
+// read does one request. The status of the one before goes along, which leaves
+// the CPUs to the server, and so does verifying only one packet in 64.
 func (c *client) read() error {
 	req := packet.ReadBlock{
 		Block: packet.Block{Pool: peer.Pool, ID: c.block, Stamp: stamp}, ClientName: "bench",
 		Offset: c.offset, Length: int64(c.load.length), SendChecksums: true,
 	}
-	c.request = req.Append(c.request[:0])
-	if _, err := c.conn.Write(c.request); err != nil {
+	c.out = req.Append(c.out)
+	if err := c.rest(); err != nil {
 		return err
 	}
 	length, err := binary.ReadUvarint(c.in)
@@ -208,12 +211,16 @@ func (c *client) read() error {
 	if got != c.load.length {
 		return fmt.Errorf("%d bytes came, want %d", got, c.load.length)
 	}
-	c.request = packet.AppendReadStatus(c.request[:0], packet.ChecksumOK)
-	if _, err := c.conn.Write(c.request); err != nil {
-		return err
-	}
+	c.out = packet.AppendReadStatus(c.out, packet.ChecksumOK)
 	c.advance()
 	return nil
+}
+
+// rest sends what is to be sent.
+func (c *client) rest() error {
+	_, err := c.conn.Write(c.out)
+	c.out = c.out[:0]
+	return err
 }
 
 // packet returns the header and the length of the next packet, which is left in

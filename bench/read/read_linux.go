@@ -46,7 +46,7 @@ func run(ctx context.Context, quick bool, r *lab.Report) error {
 		}
 	}
 	if quick {
-		sz.rounds, sz.sample, sz.blockLen = 5, 500*time.Millisecond, 16<<20
+		sz.rounds, sz.sample, sz.blockLen = 4, 500*time.Millisecond, 16<<20
 		sz.loads = []load{{random, 4 << 10, 64}, {scan, 64 << 10, 64}, {random, 4 << 10, 256}}
 	}
 	return measure(ctx, sz, r)
