@@ -24,7 +24,15 @@ func (k Kernel) bulk(p Poly, dst, sums, src []byte, chunk int, nonTemporal bool)
 		stream := nonTemporal && chunk%streamAlign == 0 &&
 			uintptr(unsafe.Pointer(unsafe.SliceData(dst)))%streamAlign == 0
 		left := len(src) / chunk
-		for _, l := range [...]loop{widestLoop, dotLoop} {
+		second := k
+		if k == AVX512V6S9 && hasAffine {
+			second = AVX512AffineAhead // for other sizes and what is left: it suits the same CPUs
+		}
+		for _, s := range [...]struct {
+			Kernel
+			loop
+		}{{k, widestLoop}, {second, widestLoop}, {k, dotLoop}} {
+			k, l := s.Kernel, s.loop
 			size := k.group(l, p, chunk, dst != nil)
 			if size == 0 {
 				continue
