@@ -44,8 +44,9 @@ func bounded(t *testing.T, limit int, f func()) {
 }
 
 // slack is what may be allocated beside the message: the receiver's own buffers,
-// errors, what is made of n bytes that have come, and what others do meanwhile.
-func slack(n int) int { return 1<<18 + 64*n }
+// errors, what is made of n bytes that have come, and most of all what the
+// fuzzer itself does meanwhile. What bytes may claim is far more.
+func slack(n int) int { return 4<<20 + 64*n }
 
 // FuzzPacketHeader parses a packet's header. What is accepted survives being
 // encoded and parsed again.
