@@ -58,6 +58,7 @@ func (s *Store) scanPool(v *volume, pool string) error {
 	for id, f := range files {
 		r := &replica{key: blockKey{pool, id}, vol: v}
 		if err := s.adopt(r, f, rbw); err != nil {
+			v.unread = true
 			s.log.Error("cannot recover a block, left alone", "pool", pool, "block", id, "directory", v.root, "error", err)
 		}
 	}
@@ -72,6 +73,7 @@ func (s *Store) list(v *volume, dir string, deep bool, files map[int64]*found) e
 			return err
 		}
 		if err != nil {
+			v.unread = true
 			s.log.Error("cannot read a directory, left alone", "directory", path, "error", err)
 			return fs.SkipDir
 		}
@@ -94,6 +96,7 @@ func (s *Store) list(v *volume, dir string, deep bool, files map[int64]*found) e
 		}
 		info, err := e.Info()
 		if err != nil {
+			v.unread = true
 			s.log.Error("cannot look at a file, left alone", "file", path, "error", err)
 			return nil
 		}
@@ -120,8 +123,9 @@ func (s *Store) adopt(r *replica, f *found, rbw string) error {
 			"block files in", f.blocks, "meta files in", f.metas)
 		return nil
 	}
+	// What a file lacks may be in a directory that could not be read.
 	if len(f.blocks) == 0 {
-		if len(f.metas) == 1 && f.metas[0] == rbw && f.young {
+		if !r.vol.unread && len(f.metas) == 1 && f.metas[0] == rbw && f.young {
 			return s.setAside(filepath.Join(rbw, MetaName(r.key.id, f.stamps[0])))
 		}
 		return alone("there is no block file")
@@ -135,7 +139,7 @@ func (s *Store) adopt(r *replica, f *found, rbw string) error {
 		}
 	}
 	if m < 0 {
-		if f.blocks[0] == rbw && r.vol.young(f.infos[0]) {
+		if !r.vol.unread && f.blocks[0] == rbw && r.vol.young(f.infos[0]) {
 			return s.setAside(filepath.Join(rbw, BlockName(r.key.id)))
 		}
 		return alone("there is no .meta file")
@@ -194,11 +198,12 @@ func (v *volume) young(info fs.FileInfo) bool {
 	return !v.intact && info.ModTime().After(v.durable.Add(-time.Second))
 }
 
-// setAside renames files that a crash has left unusable, so that the block can be
-// made again, and nothing is lost that somebody may want to look at.
+// setAside renames files that a failure has left and that make no replica, so
+// that the block can be made again, and nothing is lost that somebody may want to
+// look at.
 func (s *Store) setAside(paths ...string) error {
 	for _, path := range paths {
-		s.log.Warn("a crash has left a file unusable, set aside", "file", path, "as", path+".lost")
+		s.log.Warn("a file that makes no replica is set aside", "file", path, "as", path+".lost")
 		if err := renameNew(path, path+".lost"); err != nil {
 			return err
 		}
@@ -255,6 +260,7 @@ func (s *Store) recover(r *replica, young bool) (kept bool, err error) {
 			more, err = validBehind(blk, meta, h.Chunks, n, r.length)
 		}
 		if err != nil || more {
+			r.vol.unread = r.vol.unread || err != nil
 			s.log.Error("a finalized block is damaged", "file", blk.Name(), "offset", n, "error", err)
 			return true, nil
 		}

@@ -136,6 +136,8 @@ type replica struct {
 	vol *volume
 	dir string // if the files are not where the state and the id say; else ""
 
+	metaAt string // if a move that failed has left the .meta file elsewhere; else ""
+
 	mu     sync.Mutex
 	state  replicaState
 	stamp  int64
@@ -167,7 +169,13 @@ func (r *replica) directory() string {
 }
 
 func (r *replica) blockPath() string { return filepath.Join(r.directory(), BlockName(r.key.id)) }
-func (r *replica) metaPath() string  { return filepath.Join(r.directory(), MetaName(r.key.id, r.stamp)) }
+
+func (r *replica) metaPath() string {
+	if r.metaAt != "" {
+		return r.metaAt
+	}
+	return filepath.Join(r.directory(), MetaName(r.key.id, r.stamp))
+}
 
 // finalize moves the files to where finalized blocks are, under a new stamp or
 // the same. The caller holds r.mu.
@@ -201,10 +209,14 @@ func (r *replica) move(to string, newStamp int64) error {
 	}
 	if oldBlock != newBlock {
 		if err := renameNew(oldBlock, newBlock); err != nil {
-			return errors.Join(err, os.Rename(newMeta, oldMeta))
+			back := os.Rename(newMeta, oldMeta)
+			if back != nil {
+				r.metaAt = newMeta
+			}
+			return errors.Join(err, back)
 		}
 	}
-	r.stamp = newStamp
+	r.stamp, r.metaAt = newStamp, ""
 	if from != to {
 		r.dir = ""
 	}
@@ -213,8 +225,11 @@ func (r *replica) move(to string, newStamp int64) error {
 
 // renameNew renames a file unless there is one of the new name.
 func renameNew(from, to string) error {
-	if _, err := os.Lstat(to); err == nil {
+	switch _, err := os.Lstat(to); {
+	case err == nil:
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: fs.ErrExist}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
 	}
 	return os.Rename(from, to)
 }
@@ -384,7 +399,7 @@ func (s *Store) Close() error {
 	close(s.stop)
 	s.background.Wait()
 	for _, v := range s.volumes {
-		if err := v.mark(true); err != nil {
+		if err := v.mark(!v.unread); err != nil {
 			s.log.Error("cannot write the lock file", "directory", v.root, "error", err)
 		}
 	}
@@ -498,7 +513,7 @@ func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*Bloc
 	w.dropBehind = s.cfg.DropBehind
 	if s.cfg.Direct {
 		if err := w.goDirect(); err != nil {
-			return nil, errors.Join(err, w.abort(ctx))
+			s.log.Warn("no direct writes", "file", w.blk.Name(), "error", err)
 		}
 	}
 	return w, nil

@@ -23,6 +23,7 @@ type volume struct {
 
 	durable time.Time   // everything that was in the volume then is on stable storage
 	intact  bool        // the store was closed, and the kernel is the same since
+	unread  bool        // something could not be read: another opening has to check it
 	dirty   atomic.Bool // blocks have been finalized since
 
 	reserved atomic.Int64 // bytes promised to writers and not yet written
@@ -105,8 +106,12 @@ func (v *volume) mark(closed bool) error {
 // checkpointEvery is how often what has been finalized is made durable.
 const checkpointEvery = time.Minute
 
-// checkpoint makes everything durable that is in the volume, and notes that.
+// checkpoint makes everything durable that is in the volume, and notes that,
+// unless there is something of which it is not known.
 func (v *volume) checkpoint() error {
+	if v.unread {
+		return nil
+	}
 	now := time.Now()
 	v.dirty.Store(false)
 	err := syncFS(v.lock)

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -98,11 +99,10 @@ func (w *BlockWriter) create(ctx context.Context) (err error) {
 	if err := r.vol.addPool(r.key.pool); err != nil {
 		return err
 	}
-	const flags = os.O_RDWR | os.O_CREATE | os.O_EXCL
-	if w.blk, err = iouring.OpenFile(r.blockPath(), flags, 0o644); err != nil {
+	if w.blk, err = w.store.createFile(r.blockPath()); err != nil {
 		return err
 	}
-	if w.meta, err = iouring.OpenFile(r.metaPath(), flags, 0o644); err == nil {
+	if w.meta, err = w.store.createFile(r.metaPath()); err == nil {
 		header := MetaHeader{Version: MetaVersion, Chunks: w.disk}.Append(nil)
 		if _, err = w.meta.OS().WriteAt(header, 0); err == nil {
 			return nil
@@ -110,6 +110,20 @@ func (w *BlockWriter) create(ctx context.Context) (err error) {
 		err = errors.Join(err, w.meta.Close(), os.Remove(r.metaPath()))
 	}
 	return errors.Join(err, w.blk.Close(), os.Remove(r.blockPath()))
+}
+
+// createFile creates a file of a new replica. What is in its place is no replica:
+// an earlier failure has left it.
+func (s *Store) createFile(name string) (*iouring.File, error) {
+	const flags = os.O_RDWR | os.O_CREATE | os.O_EXCL
+	f, err := iouring.OpenFile(name, flags, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		if err := s.setAside(name); err != nil {
+			return nil, err
+		}
+		f, err = iouring.OpenFile(name, flags, 0o644)
+	}
+	return f, err
 }
 
 // Block returns the block, NumBytes being its visible length.

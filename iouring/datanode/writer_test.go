@@ -417,16 +417,24 @@ func TestCreateRefusals(t *testing.T) {
 	if _, err := s.Create(bg, with(func(b *packet.Block) { b.NumBytes = 1 << 60 }), crc.Chunks{}); !errors.As(err, &space) || space.Need != 1<<60 {
 		t.Errorf("no *SpaceError: %v", err)
 	}
-	// A file in the way is no replica, and is not touched.
+	// A file in the way is no replica: it is set aside, once.
 	stray := filepath.Join(rbwPath(s.volumes[0].root, testPool), BlockName(3))
 	if err := os.WriteFile(stray, []byte("mine"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Create(bg, testBlock(3), crc.Chunks{}); !errors.Is(err, os.ErrExist) {
-		t.Errorf("a stray file: %v", err)
-	}
-	if got, err := os.ReadFile(stray); err != nil || string(got) != "mine" {
+	writeBlock(t, s, testBlock(3), crc.Chunks{}, []byte("data"))
+	if got, err := os.ReadFile(stray + ".lost"); err != nil || string(got) != "mine" {
 		t.Errorf("the stray file is %q, %v", got, err)
+	}
+	again := filepath.Join(filepath.Dir(stray), BlockName(4))
+	if err := errors.Join(os.WriteFile(again, nil, 0o644), os.WriteFile(again+".lost", []byte("mine"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Create(bg, testBlock(4), crc.Chunks{}); !errors.Is(err, os.ErrExist) {
+		t.Errorf("nowhere to set a file aside: %v", err)
+	}
+	if got, err := os.ReadFile(again + ".lost"); err != nil || string(got) != "mine" {
+		t.Errorf("what was set aside before is %q, %v", got, err)
 	}
 }
 
