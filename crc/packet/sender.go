@@ -215,6 +215,7 @@ func (w *Writer) take(ack *Ack) (last bool, err error) {
 	w.ackedSeqno = ack.Seqno
 	w.finished = p.header.Last
 	w.stats.Acks++
+	w.publish()
 	w.stream.acked(w.delivered-p.delivered, now.Sub(p.ackedAt), now.Sub(p.sentAt))
 	w.ackedAt = now
 	waiters := w.waiters[:0]

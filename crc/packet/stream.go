@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/blockpath/blockpath/crc"
+	"github.com/blockpath/blockpath/stripedcounter"
 )
 
 // Defaults of a [StreamConfig]. On a short path 1 MiB in flight is enough, and
@@ -49,6 +50,8 @@ type StreamConfig struct {
 	// packets are always allowed.
 	InFlight    int64
 	MaxInFlight int64
+
+	Statistics *stripedcounter.Set // of NewStatistics, shared by any streams; nil: none
 }
 
 // A Stream is what the Writers of one file share, block after block: the
@@ -56,6 +59,7 @@ type StreamConfig struct {
 // used by one Writer that accepts data and any number of full ones that are
 // being closed.
 type Stream struct {
+	statistics  *stripedcounter.Set
 	chunks      crc.Chunks
 	reservation *Reservation
 	ownPool     *Pool // closed with the stream
@@ -82,7 +86,7 @@ func NewStream(ctx context.Context, cfg StreamConfig) (*Stream, error) {
 	if cfg.MaxInFlight <= 0 {
 		cfg.MaxInFlight = DefaultMaxInFlight
 	}
-	s := &Stream{chunks: cfg.Chunks, maxWindow: cfg.MaxInFlight}
+	s := &Stream{chunks: cfg.Chunks, maxWindow: cfg.MaxInFlight, statistics: cfg.Statistics}
 	// PLEN + HLEN: the header without its own two bytes of length.
 	chunk := s.chunks.BytesPerChunk() + s.chunks.Kind.Size()
 	s.limit = (cfg.MaxPacketLen - (MaxHeaderLen - 2)) / chunk

@@ -114,6 +114,7 @@ type Writer struct {
 	congested  bool          // a datanode is, and no pause has been made for it
 	pause      time.Duration // the last one; 0 if the last ack is of no congestion
 	stats      WriterStats
+	published  WriterStats // what the stream's statistics have of it
 }
 
 // noPacket is no packet's sequence number.
@@ -766,6 +767,7 @@ func (w *Writer) end(reason, result error) {
 		w.cur = current{}
 	}
 	w.mu.Lock()
+	w.publish()
 	left := w.queue
 	w.queue = ring{}
 	w.mu.Unlock()

@@ -750,3 +750,41 @@ func TestRate(t *testing.T) {
 		t.Errorf("192 KiB at 1 MiB/s took %v", took)
 	}
 }
+
+// The statistics that Puts share are the sums of each one's.
+func TestPutStatistics(t *testing.T) {
+	noLeaks(t)
+	ctx := testContext(t)
+	n := startNode(t, "tcp")
+	set := packet.NewStatistics()
+	var packets, size, wire, writes atomic.Int64
+	var puts sync.WaitGroup
+	for i := range 4 {
+		puts.Add(1)
+		go func() {
+			defer puts.Done()
+			data := content(100000 + i)
+			cfg := PutConfig{Pool: RandomPool(), BlockSize: 64 << 10, PacketSize: 16 << 10, Statistics: set}
+			_, stats, err := Put(ctx, bytes.NewReader(data), "f", []string{n.addr}, cfg)
+			if err != nil {
+				t.Error(err)
+			}
+			packets.Add(stats.Packets)
+			size.Add(stats.Bytes)
+			wire.Add(stats.Wire)
+			writes.Add(stats.Writes)
+		}()
+	}
+	puts.Wait()
+	got := map[string]int64{}
+	for name, value := range set.All() {
+		got[name] = value
+	}
+	for name, want := range map[string]int64{
+		"packets": packets.Load(), "bytes": size.Load(), "wire_bytes": wire.Load(), "writes": writes.Load(), "acks": packets.Load(),
+	} {
+		if got[name] != want || want == 0 {
+			t.Errorf("%s is %d, want %d", name, got[name], want)
+		}
+	}
+}

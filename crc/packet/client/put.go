@@ -16,6 +16,7 @@ import (
 
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
+	"github.com/blockpath/blockpath/stripedcounter"
 )
 
 // DefaultBlockSize is HDFS's dfs.blocksize in bytes.
@@ -53,6 +54,8 @@ type PutConfig struct {
 	// failure.Block's. What is not acknowledged is sent again. [WithoutBadNode]
 	// is such a function. nil means that every failure is final.
 	Recover func(ctx context.Context, to []string, failure *packet.WriteError) (rest []string, stamp int64, err error)
+
+	Statistics *stripedcounter.Set // of packet.NewStatistics, shared by any Puts; nil: none
 
 	// Progress, if set, is told of every piece of the file that has been read.
 	Progress func(bytes int64)
@@ -128,7 +131,7 @@ func Put(ctx context.Context, r io.Reader, name string, to []string, cfg PutConf
 		return File{}, Stats{}, err
 	}
 	stream, err := packet.NewStream(ctx, packet.StreamConfig{
-		Name: name, Chunks: cfg.Chunks, PacketSize: cfg.PacketSize, BufferHint: cfg.BufferHint, InFlight: cfg.InFlight,
+		Name: name, Chunks: cfg.Chunks, PacketSize: cfg.PacketSize, BufferHint: cfg.BufferHint, Statistics: cfg.Statistics, InFlight: cfg.InFlight,
 	})
 	if err != nil {
 		return File{}, Stats{}, err
