@@ -9,12 +9,14 @@
 //	p := arm64.New("!purego")
 //	p.Func("sum", "func(b []byte) uint64", "sum ...")
 //	ptr := p.GP()
-//	p.Op("MOVD", p.Param("b").Base(), ptr)
+//	p.Op("MOVD", p.Param("b_base"), ptr)
 //	...
 //	p.Op("RET")
 //	p.Generate(cfg, "sum_arm64.s", "sum_arm64.go")
 //
-// Operands stand in the order of Go's assembler, the destination last.
+// Operands stand in the order of Go's assembler, the destination last. The
+// flags are not tracked: nothing may stand between an instruction that sets
+// them and the branch that reads them.
 package arm64
 
 import (
@@ -64,9 +66,6 @@ func (r Reg) Q1() Reg { return r.vector(product, "V%d.Q1") }
 // Q is the whole vector register as loads and stores name it.
 func (r Reg) Q() Reg { return r.vector(whole, "F%d") }
 
-// D is 64-bit lane i, 0 or 1, of a vector register.
-func (r Reg) D(i int) Reg { return r.vector(lane, fmt.Sprintf("V%%d.D[%d]", i)) }
-
 // S is 32-bit lane i, 0 to 3, of a vector register.
 func (r Reg) S(i int) Reg { return r.vector(lane, fmt.Sprintf("V%%d.S[%d]", i)) }
 
@@ -93,11 +92,9 @@ func Imm(v int64) operand.Op {
 	return text{immediate, fmt.Sprintf("$%#x", v)}
 }
 
-// Prefetch hints for PRFM.
-var (
-	PLDL1KEEP operand.Op = text{hint, "PLDL1KEEP"}
-	PLDL1STRM operand.Op = text{hint, "PLDL1STRM"}
-)
+// PLDL1KEEP makes PRFM prefetch into the first-level cache, to be read more than
+// once.
+var PLDL1KEEP operand.Op = text{hint, "PLDL1KEEP"}
 
 // group is an operand made of registers: a memory reference, a pair or a list.
 type group struct {
@@ -118,11 +115,6 @@ func (g group) Asm() string {
 // base, which grows by disp afterwards; with .W it grows by disp before.
 func Mem(base Reg, disp int) operand.Op {
 	return group{memory, []Reg{base}, fmt.Sprintf("%d(%%s)", disp)}
-}
-
-// MemIndex is the memory at base + index.
-func MemIndex(base, index Reg) operand.Op {
-	return group{memory, []Reg{base, index}, "(%s)(%s)"}
 }
 
 // Pair is the register operand of LDP, STP, FLDPQ and FSTPQ.
@@ -146,12 +138,6 @@ func List(a Reg) operand.Op {
 		k = table
 	}
 	return group{k, []Reg{a}, "[%s]"}
-}
-
-// Shifted is a general register shifted left by n bits, as a source of ADD, SUB
-// and EOR.
-func Shifted(r Reg, n int) operand.Op {
-	return group{shifted, []Reg{r}, fmt.Sprintf("%%s<<%d", n)}
 }
 
 // A Program is one assembly file. Mistakes are collected and reported by
@@ -266,10 +252,13 @@ func (p *Program) Op(opcode string, ops ...operand.Op) {
 // instruction looks opcode up in the table of forms and records which
 // registers it reads and writes.
 func instruction(opcode string, ops []operand.Op) (*ir.Instruction, error) {
-	name, suffix, _ := strings.Cut(opcode, ".")
+	name, suffix, indexed := strings.Cut(opcode, ".")
 	f, err := lookup(name, ops)
 	if err != nil {
 		return nil, err
+	}
+	if indexed && (suffix != "P" && suffix != "W" || !slices.Contains(f.kinds, memory)) {
+		return nil, fmt.Errorf("%s has no form with the suffix %s", name, suffix)
 	}
 	i := &ir.Instruction{
 		Opcode:        opcode,
@@ -290,7 +279,7 @@ func instruction(opcode string, ops []operand.Op) (*ir.Instruction, error) {
 		case group:
 			regs = op.regs
 			if op.kind == memory { // the access itself does not change the base
-				read, write = true, suffix != ""
+				read, write = true, indexed
 			}
 		}
 		for _, r := range regs {

@@ -1,8 +1,11 @@
 package arm64
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,6 +105,16 @@ func TestMistakes(t *testing.T) {
 		{"unknown argument", "f: unknown variable", func(p *Program) {
 			p.Op("MOVD", p.Param("m"), p.GP())
 		}},
+		{"suffix of no form", "f: MOVD has no form with the suffix X", func(p *Program) {
+			p.Op("MOVD.X", Mem(p.GP(), 8), p.GP())
+		}},
+		{"suffix without memory", "f: ADD has no form with the suffix P", func(p *Program) {
+			p.Op("ADD.P", p.GP(), p.GP())
+		}},
+		{"two mistakes", "f: RET does not take (a general register)", func(p *Program) {
+			p.Op("CRC32X", p.GP())
+			p.Op("RET", p.GP())
+		}},
 		{"branch to nowhere", "unknown label", func(p *Program) {
 			p.Op("B", To("nowhere"))
 			p.Op("RET")
@@ -193,5 +206,133 @@ func TestTwoResultsDiffer(t *testing.T) {
 		return lines
 	}() {
 		t.Error(i)
+	}
+}
+
+// Every entry of the table is an instruction of Go's assembler.
+func TestFormsAssemble(t *testing.T) {
+	p := New("!purego")
+	constants := p.Constants("words", 1, 2)
+	count := 0
+	for name, list := range forms {
+		for _, form := range list {
+			for _, suffix := range []string{"", ".P", ".W"} {
+				if suffix != "" && (!strings.ContainsRune(form, rune(memory)) || name == "PRFM") {
+					continue
+				}
+				count++
+				p.Func(fmt.Sprintf("f%d", count), "func(n uint64) uint64")
+				operandOf := func(k kind) operand.Op {
+					g := func() Reg {
+						r := p.GP()
+						p.Op("MOVD", Imm(1), r)
+						return r
+					}
+					v := func() Reg {
+						r := p.Vec()
+						p.Op("VMOVI", Imm(1), r.B16())
+						return r
+					}
+					switch k {
+					case general:
+						return g()
+					case generalPair:
+						return Pair(g(), g())
+					case immediate:
+						return Imm(1)
+					case memory:
+						return Mem(g(), 16)
+					case address:
+						return constants
+					case label:
+						return To("next")
+					case hint:
+						return PLDL1KEEP
+					case whole:
+						return v().Q()
+					case wholePair:
+						return Pair(v().Q(), v().Q())
+					case bytes16:
+						return v().B16()
+					case word1:
+						return v().D1()
+					case words2:
+						return v().D2()
+					case words4:
+						return v().S4()
+					case product:
+						return v().Q1()
+					case lane:
+						return v().S(2)
+					}
+					return List(v().B16())
+				}
+				var ops []operand.Op
+				for _, o := range strings.Fields(form) {
+					switch {
+					case kind(o[1]) != frame:
+						ops = append(ops, operandOf(kind(o[1])))
+					case o[0] == 'r':
+						ops = append(ops, p.Param("n"))
+					default:
+						ops = append(ops, p.Result())
+					}
+				}
+				p.Op(name+suffix, ops...)
+				p.Label("next")
+				p.Op("RET")
+			}
+		}
+	}
+	dir := t.TempDir()
+	asm := filepath.Join(dir, "a.s")
+	if err := p.Generate(printer.Config{Name: "test", Pkg: "p"}, asm, filepath.Join(dir, "a.go")); err != nil {
+		t.Fatal(err)
+	}
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Skip("SKIPPED, nothing was assembled: no go command:", err)
+	}
+	cmd := exec.Command("go", "tool", "asm", "-p", "p", "-o", filepath.Join(dir, "a.o"),
+		"-I", filepath.Join(strings.TrimSpace(string(root)), "pkg", "include"), asm)
+	cmd.Env = append(os.Environ(), "GOARCH=arm64", "GOOS=linux")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// A branch keeps what its target needs alive, and its label stands last.
+func TestBranches(t *testing.T) {
+	p := loop()
+	if err := p.Compile(); err != nil {
+		t.Fatal(err)
+	}
+	var branches []string
+	for _, i := range p.fn.Instructions() {
+		if i.IsBranch {
+			branches = append(branches, i.Opcode+" "+i.Operands[len(i.Operands)-1].Asm())
+		}
+	}
+	if want := []string{"CBZ done", "TBZ even", "BNE next"}; !slices.Equal(branches, want) {
+		t.Errorf("branches %q, want %q", branches, want)
+	}
+
+	p = New("!purego")
+	p.Func("f", "func(n uint64) uint64")
+	n, late, other := p.GP(), p.GP(), p.GP()
+	p.Op("MOVD", p.Param("n"), n)
+	p.Op("MOVD", Imm(1), late)
+	p.Op("CBZ", n, To("end"))
+	p.Op("MOVD", Imm(2), other)
+	p.Op("ADD", other, n)
+	p.Label("end")
+	p.Op("MOVD", late, p.Result())
+	p.Op("RET")
+	if err := p.Compile(); err != nil {
+		t.Fatal(err)
+	}
+	i := p.fn.Instructions()
+	if i[1].Operands[1].Asm() == i[3].Operands[1].Asm() {
+		t.Errorf("%s is overwritten on the way to where it is read", i[1].Operands[1].Asm())
 	}
 }

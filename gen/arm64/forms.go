@@ -20,7 +20,6 @@ const (
 	address     kind = 'A' // of a constant table
 	label       kind = 'L'
 	hint        kind = 'H' // prefetch hint
-	shifted     kind = 'S' // general register, shifted
 	whole       kind = 'q' // vector register in a load or store
 	wholePair   kind = 'p' // two of them
 	bytes16     kind = 'b' // vector views
@@ -35,7 +34,7 @@ const (
 var kindNames = map[kind]string{
 	invalid: "a malformed operand", general: "a general register", generalPair: "a pair of general registers",
 	immediate: "an immediate", memory: "memory", frame: "an argument", address: "a table's address",
-	label: "a label", hint: "a prefetch hint", shifted: "a shifted register", whole: "a whole vector register",
+	label: "a label", hint: "a prefetch hint", whole: "a whole vector register",
 	wholePair: "a pair of vector registers", bytes16: "a .B16 view", word1: "a .D1 view", words2: "a .D2 view",
 	words4: "a .S4 view", product: "a .Q1 view", lane: "a lane", table: "a register list",
 }
@@ -46,7 +45,7 @@ func kindOf(op operand.Op) kind {
 		return op.view
 	case group:
 		for _, r := range op.regs {
-			if (op.kind == memory || op.kind == shifted) && r.view != general {
+			if op.kind == memory && r.view != general {
 				return invalid
 			}
 		}
@@ -78,13 +77,10 @@ var forms = map[string][]string{
 	"VMOVI": {"rI wb"},
 	"PRFM":  {"rM rH"},
 
-	"ADD":  {"rG uG", "rI uG", "rG rG wG", "rI rG wG", "rS rG wG", "rS uG"},
-	"SUB":  {"rG uG", "rI uG", "rG rG wG", "rI rG wG", "rS rG wG"},
+	"ADD":  {"rG uG", "rI uG", "rG rG wG", "rI rG wG"},
+	"SUB":  {"rG uG", "rI uG", "rG rG wG", "rI rG wG"},
 	"SUBS": {"rG uG", "rI uG", "rG rG wG", "rI rG wG"},
-	"MUL":  {"rG uG", "rG rG wG"},
 	"AND":  {"rG uG", "rI uG", "rG rG wG", "rI rG wG"},
-	"EOR":  {"rG uG", "rI uG", "rG rG wG", "rI rG wG"},
-	"EORW": {"rG uG", "rG rG wG"},
 	"LSL":  {"rG uG", "rI uG", "rG rG wG", "rI rG wG"},
 	"LSR":  {"rG uG", "rI uG", "rG rG wG", "rI rG wG"},
 	"MVNW": {"rG wG"},
@@ -97,12 +93,9 @@ var forms = map[string][]string{
 	"BNE":  {"rL"},
 	"BHS":  {"rL"},
 	"BLO":  {"rL"},
-	"BHI":  {"rL"},
-	"BLS":  {"rL"},
 	"CBZ":  {"rG rL"},
 	"CBNZ": {"rG rL"},
 	"TBZ":  {"rI rG rL"},
-	"TBNZ": {"rI rG rL"},
 	"RET":  {""},
 
 	"CRC32B":  {"rG uG"},
@@ -119,7 +112,6 @@ var forms = map[string][]string{
 	"VEOR":    {"rb rb wb"},
 	"VEOR3":   {"rb rb rb wb"},
 	"VTBL":    {"rb rt wb"},
-	"VEXT":    {"rI rb rb wb"},
 	"VREV32":  {"rb wb"},
 	"VUZP1":   {"rs rs ws"},
 	"VZIP2":   {"rD rD wD"},
