@@ -25,6 +25,7 @@ type BlockReader struct {
 	block   packet.Block
 	blk     *iouring.File
 	meta    *iouring.File
+	open    bool // the block is being written, or was not finished
 	chunks  crc.Chunks
 	lastSum uint32
 }
@@ -43,6 +44,9 @@ func (s *Store) Open(b packet.Block) (*BlockReader, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.gone {
+		return nil, s.refuse(op, b, packet.Error, "the store does not have the block any more", nil)
+	}
 	if r.stamp < b.Stamp {
 		return nil, s.refuse(op, b, packet.Error, fmt.Sprintf("the replica has the older stamp %d", r.stamp), nil)
 	}
@@ -62,7 +66,7 @@ func (s *Store) Open(b packet.Block) (*BlockReader, error) {
 			return fail("cannot use the .meta file", err)
 		}
 	}
-	reader.chunks, reader.lastSum = r.chunks, r.lastSum
+	reader.chunks, reader.lastSum, reader.open = r.chunks, r.lastSum, r.state != finalized
 	return reader, nil
 }
 
@@ -138,18 +142,35 @@ func (r *BlockReader) ReadChunks(ctx context.Context, data, sums iouring.Buffer,
 	if sums.Len() == 0 {
 		return nil
 	}
-	n, err = r.store.backend.ReadAt(ctx, r.meta, sums, sumOffset(r.chunks, off))
+	n, err = r.readSums(ctx, sums, off, end)
 	if err != nil {
 		if ctx.Err() != nil {
-			return &BlockError{Op: "read", Block: r.block, Status: packet.Error, Reason: fmt.Sprintf("cannot read the checksums at %d", off), Err: err}
+			return err
 		}
 		r.store.log.Error("checksums are missing", "file", r.meta.Name(), "block offset", off, "error", err)
 		clear(sums.Bytes()[n:])
-	}
-	if end%bpc != 0 {
-		binary.BigEndian.PutUint32(sums.Bytes()[sums.Len()-4:], r.lastSum)
+		r.putLastSum(sums, end)
 	}
 	return nil
+}
+
+// readSums fills sums with the checksums of the chunks from off to end, and
+// returns how many bytes of them it could read.
+func (r *BlockReader) readSums(ctx context.Context, sums iouring.Buffer, off, end int64) (int, error) {
+	n, err := r.store.backend.ReadAt(ctx, r.meta, sums, sumOffset(r.chunks, off))
+	if err != nil {
+		return n, &BlockError{Op: "read", Block: r.block, Status: packet.Error, Reason: fmt.Sprintf("cannot read the checksums at %d", off), Err: err}
+	}
+	r.putLastSum(sums, end)
+	return n, nil
+}
+
+// putLastSum puts the checksum of a partial last chunk to the end of sums, if
+// they reach to there: the one in the file may already be that of more.
+func (r *BlockReader) putLastSum(sums iouring.Buffer, end int64) {
+	if end%int64(r.chunks.BytesPerChunk()) != 0 {
+		binary.BigEndian.PutUint32(sums.Bytes()[sums.Len()-4:], r.lastSum)
+	}
 }
 
 // ReadAt reads len(p) bytes at block offset off, any range, and verifies them:
@@ -199,13 +220,21 @@ func (r *BlockReader) readVerified(p []byte, start, end int64, skip int) (int, e
 		return 0, err
 	}
 	good := length
-	if err = r.chunks.Verify(data.Bytes(), sums.Bytes(), start); err != nil {
-		r.store.stats.Add(statChecksumErrors, 1)
+	if err = r.verify(data, sums, start); err != nil {
 		var bad *crc.MismatchError
 		if errors.As(err, &bad) {
 			good = int(bad.Offset - start)
 		}
-		err = &BlockError{Op: "read", Block: r.block, Status: packet.ErrorChecksum, Reason: "the data is damaged", Err: err}
 	}
 	return copy(p, data.Bytes()[min(skip, good):good]), err
+}
+
+// verify checks data at block offset off against its checksums.
+func (r *BlockReader) verify(data, sums iouring.Buffer, off int64) error {
+	err := r.chunks.Verify(data.Bytes(), sums.Bytes(), off)
+	if err == nil {
+		return nil
+	}
+	r.store.stats.Add(statChecksumErrors, 1)
+	return &BlockError{Op: "read", Block: r.block, Status: packet.ErrorChecksum, Reason: "the data is damaged", Err: err}
 }

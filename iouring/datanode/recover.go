@@ -47,6 +47,9 @@ func (s *Store) scan(v *volume) error {
 }
 
 func (s *Store) scanPool(v *volume, pool string) error {
+	if err := s.clearCopies(v, pool); err != nil {
+		return err
+	}
 	files := map[int64]*found{}
 	rbw := rbwPath(v.root, pool)
 	if err := s.list(v, rbw, false, files); err != nil {

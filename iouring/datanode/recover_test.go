@@ -235,7 +235,7 @@ func TestOpenLeavesAlone(t *testing.T) {
 		filepath.Join(fin, "blk_x"):                            "another name",
 		filepath.Join(root, currentDir, "VERSION"):             "version",
 		filepath.Join(root, currentDir, "BP-..x", "a"):         "no pool",
-		filepath.Join(tmpPath(root, testPool), "blk_6"):        "a copy",
+		filepath.Join(tmpPath(root, testPool), "blk_6.x"):      "another name",
 		filepath.Join(rbw, "deeper", "blk_7"):                  "not flat",
 		filepath.Join(rbw, "deeper", MetaName(7, 1)):           "not flat",
 		filepath.Join(poolDir(root, testPool), "other", "f"):   "other",

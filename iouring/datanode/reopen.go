@@ -150,6 +150,10 @@ func (s *Store) claim(op string, b packet.Block, check func(*replica) *BlockErro
 			r.mu.Unlock()
 			return nil, s.refuse(op, b, packet.Error, "shutting down", ErrStoreClosed)
 		}
+		if r.gone {
+			r.mu.Unlock()
+			return nil, s.refuse(op, b, packet.Error, "the store does not have the block any more", nil)
+		}
 		if err := check(r); err != nil {
 			r.mu.Unlock()
 			return nil, err

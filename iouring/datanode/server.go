@@ -46,22 +46,27 @@ const (
 	statConnsRefused
 	statWriteRequests
 	statReadRequests
+	statChecksumRequests
+	statTransferRequests
 	statRefused
 	statMalformed
 	statFailed
+	statMirrorsLost
 	statAcks
 	statPacketsSent
 	statBytesSent
 )
 
 var serverStats = []string{
-	"connections", "connections_refused", "write_requests", "read_requests",
-	"refused", "malformed", "failed", "acks", "packets_sent", "bytes_sent",
+	"connections", "connections_refused",
+	"write_requests", "read_requests", "checksum_requests", "transfer_requests",
+	"refused", "malformed", "failed", "mirrors_lost", "acks", "packets_sent", "bytes_sent",
 }
 
 // A Server serves a store by HDFS's data transfer protocol, over TCP or unix
-// sockets: WRITE_BLOCK and READ_BLOCK. After a read the connection stays for
-// further requests.
+// sockets: WRITE_BLOCK, alone or as a node of a pipeline, READ_BLOCK,
+// BLOCK_CHECKSUM and TRANSFER_BLOCK. After any but the first the connection stays
+// for further requests.
 //
 // What does not follow the protocol closes the connection, before memory is
 // allocated for it; what cannot be done is answered with a status that says so.
@@ -175,11 +180,16 @@ func (s *Server) accept(nc net.Conn) {
 	}()
 }
 
+// partingTime is how long clients have to take the last answer after the end of
+// a Shutdown's context.
+const partingTime = 3 * time.Second
+
 // Shutdown stops accepting, closes connections that wait for a request, and
 // waits for the others to end what they do. When ctx ends before that, it cuts
-// them: blocks that are being written stay unfinished, with everything that was
-// acknowledged. It returns after the last of the server's goroutines has ended,
-// with ctx's error if it cut something.
+// them: the clients that write are told that the node restarts (OOB_RESTART), and
+// their blocks stay unfinished, with everything that was acknowledged. It returns
+// after the last of the server's goroutines has ended, with ctx's error if it cut
+// something.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closing = true
@@ -204,13 +214,25 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.cancel()
-	s.mu.Lock()
-	for c := range s.conns {
-		c.Close()
+	s.each(func(c *conn) { _ = c.SetReadDeadline(time.Now()) })
+	patience := time.NewTimer(partingTime)
+	defer patience.Stop()
+	select {
+	case <-ended:
+	case <-patience.C:
+		s.each(func(c *conn) { c.Close() })
+		<-ended
 	}
-	s.mu.Unlock()
-	<-ended
 	return ctx.Err()
+}
+
+// each calls f for every connection.
+func (s *Server) each(f func(*conn)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		f(c)
+	}
 }
 
 // A conn is a connection and, while there is one, its request.
@@ -248,7 +270,7 @@ func (c *conn) serve() {
 		if !c.setIdle(false) {
 			return
 		}
-		if err := c.SetReadDeadline(time.Now().Add(s.cfg.ReadTimeout)); err != nil {
+		if err := c.expect(s.cfg.ReadTimeout); err != nil {
 			return
 		}
 		req, err := packet.ReadRequest(c.in, s.cfg.MaxRequestLen)
@@ -264,6 +286,16 @@ func (c *conn) serve() {
 		case *packet.ReadBlock:
 			s.stats.Add(statReadRequests, 1)
 			if !c.read(req) {
+				return
+			}
+		case *packet.BlockChecksum:
+			s.stats.Add(statChecksumRequests, 1)
+			if !c.checksum(req) {
+				return
+			}
+		case *packet.TransferBlock:
+			s.stats.Add(statTransferRequests, 1)
+			if !c.transfer(req) {
 				return
 			}
 		}
@@ -319,9 +351,23 @@ func statusOf(err error) packet.Status {
 	return packet.Error
 }
 
+// expect bounds the wait for the peer to send. It fails if the server is about to
+// cut the connection.
+func (c *conn) expect(d time.Duration) error {
+	if err := c.SetReadDeadline(time.Now().Add(d)); err != nil {
+		return err
+	}
+	// Shutdown ends the context first and then shortens the deadline.
+	return c.server.ctx.Err()
+}
+
 // send writes b, all of it with one call.
 func (c *conn) send(b []byte) error {
-	if err := c.SetWriteDeadline(time.Now().Add(c.server.cfg.WriteTimeout)); err != nil {
+	timeout := c.server.cfg.WriteTimeout
+	if c.server.ctx.Err() != nil {
+		timeout = min(timeout, partingTime/2)
+	}
+	if err := c.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
 	_, err := c.Write(b)

@@ -4,7 +4,6 @@ package datanode
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
@@ -38,7 +37,7 @@ func (c *conn) read(req *packet.ReadBlock) bool {
 		return false
 	}
 	// A client that does not say how it went does not want the connection again.
-	if err := c.SetReadDeadline(time.Now().Add(c.server.cfg.ReadTimeout)); err != nil {
+	if err := c.expect(c.server.cfg.ReadTimeout); err != nil {
 		return false
 	}
 	status, err := packet.ReadReadStatus(c.in)

@@ -64,6 +64,11 @@ func dial(t testing.TB, addr net.Addr) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newPeer(t, c)
+}
+
+func newPeer(t testing.TB, c net.Conn) *peer {
+	t.Helper()
 	t.Cleanup(func() { c.Close() })
 	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -565,10 +570,12 @@ func TestServerShutdown(t *testing.T) {
 	busy.ack(1, packet.Success)
 	busy.eof()
 	cancel()
+	stuck.ack(packet.UnknownSeqno, packet.OOBRestart)
+	stuck.eof()
+	stuck.Close()
 	if err := <-down; err != context.Canceled {
 		t.Errorf("Shutdown: %v", err)
 	}
-	stuck.eof()
 	for id := int64(1); id <= 2; id++ {
 		checkFiles(t, s, testBlock(id), c, data)
 	}

@@ -86,6 +86,7 @@ type Store struct {
 
 	mu      sync.RWMutex // the fields below
 	blocks  map[blockKey]*replica
+	copies  map[blockKey]*replica // that other datanodes are sending
 	volumes []*volume
 	next    int // volume to try first for the next block
 
@@ -124,10 +125,11 @@ const (
 	finalized replicaState = iota
 	writing                // rbw, with a writer
 	waiting                // rbw, without one: aborted, or found at open
+	copying                // tmp, with a writer
 )
 
 func (s replicaState) String() string {
-	return [...]string{"finalized", "being written", "unfinished"}[s]
+	return [...]string{"finalized", "being written", "unfinished", "being copied"}[s]
 }
 
 // A replica is a block that the store has.
@@ -143,7 +145,9 @@ type replica struct {
 	stamp  int64
 	length int64 // visible: data and checksums are written
 	writer *BlockWriter
-	failed error // a sync has: what is in the page cache may never get to the disk
+	marks  []mark // of a writer that relays
+	gone   bool   // no longer the store's
+	failed error  // a sync has: what is in the page cache may never get to the disk
 
 	// What the .meta file says, once known. While length is not a multiple of
 	// the chunk size, lastSum is the checksum of the partial chunk of this
@@ -164,6 +168,8 @@ func (r *replica) directory() string {
 		return r.dir
 	case r.state == finalized:
 		return finalizedPath(r.vol.root, r.key.pool, r.key.id)
+	case r.state == copying:
+		return tmpPath(r.vol.root, r.key.pool)
 	}
 	return rbwPath(r.vol.root, r.key.pool)
 }
@@ -246,6 +252,7 @@ func OpenStore(cfg StoreConfig) (*Store, error) {
 		cfg: cfg, backend: cfg.Backend, arena: cfg.Arena, log: cfg.Logger,
 		stats:  stripedcounter.NewSet(storeStats...),
 		blocks: map[blockKey]*replica{},
+		copies: map[blockKey]*replica{},
 		stop:   make(chan struct{}),
 	}
 	if s.log == nil {
@@ -385,12 +392,14 @@ func (s *Store) Close() error {
 	}
 	s.mu.Lock()
 	var writers []*BlockWriter
-	for _, r := range s.blocks {
-		r.mu.Lock()
-		if r.writer != nil {
-			writers = append(writers, r.writer)
+	for _, replicas := range []map[blockKey]*replica{s.blocks, s.copies} {
+		for _, r := range replicas {
+			r.mu.Lock()
+			if r.writer != nil {
+				writers = append(writers, r.writer)
+			}
+			r.mu.Unlock()
 		}
-		r.mu.Unlock()
 	}
 	s.mu.Unlock()
 	for _, w := range writers {
@@ -473,6 +482,11 @@ func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*Bloc
 	if r := s.find(b); r != nil {
 		return nil, s.exists(op, b, r)
 	}
+	return s.begin(ctx, op, b, c, writing)
+}
+
+// begin makes the writer of a new replica, in the given state.
+func (s *Store) begin(ctx context.Context, op string, b packet.Block, c crc.Chunks, state replicaState) (*BlockWriter, error) {
 	c.Size = c.BytesPerChunk()
 	if refused := s.admit(op, b); refused != nil {
 		return nil, refused
@@ -487,7 +501,7 @@ func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*Bloc
 	if err != nil {
 		return nil, s.refuse(op, b, packet.Error, "no room", err)
 	}
-	r := &replica{key: keyOf(b), vol: vol, state: writing, stamp: b.Stamp, known: true, chunks: c}
+	r := &replica{key: keyOf(b), vol: vol, state: state, stamp: b.Stamp, known: true, chunks: c}
 	w := newWriter(s, r, c, b.NumBytes)
 	// Whoever finds the replica in the store and stops its writer waits until there
 	// are files.
@@ -499,10 +513,10 @@ func (s *Store) Create(ctx context.Context, b packet.Block, c crc.Chunks) (*Bloc
 	}
 	if err := w.create(ctx); err != nil {
 		s.mu.Lock()
-		delete(s.blocks, r.key)
+		delete(s.replicas(state), r.key)
 		s.mu.Unlock()
 		r.mu.Lock()
-		r.writer = nil
+		r.writer, r.gone = nil, true
 		r.mu.Unlock()
 		w.ended = true
 		w.unreserve(w.reserved)
@@ -526,11 +540,20 @@ func (s *Store) add(op string, b packet.Block, r *replica) error {
 	if s.closed.Load() {
 		return s.refuse(op, b, packet.Error, "shutting down", ErrStoreClosed)
 	}
-	if old := s.blocks[r.key]; old != nil {
+	replicas := s.replicas(r.state)
+	if old := replicas[r.key]; old != nil {
 		return s.exists(op, b, old)
 	}
-	s.blocks[r.key] = r
+	replicas[r.key] = r
 	return nil
+}
+
+// replicas returns those of a state. The caller holds s.mu.
+func (s *Store) replicas(state replicaState) map[blockKey]*replica {
+	if state == copying {
+		return s.copies
+	}
+	return s.blocks
 }
 
 func (s *Store) exists(op string, b packet.Block, r *replica) error {

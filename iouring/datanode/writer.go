@@ -70,6 +70,8 @@ type BlockWriter struct {
 	held   []iouring.Buffer
 	sumsAt int64
 
+	relaying     bool    // another node verifies, see relay
+	transfer     bool    // as Store.Copy was told
 	direct       *direct // if the block goes past the page cache
 	dropBehind   bool
 	preallocated int64 // bytes allocated for the block file
@@ -139,6 +141,14 @@ func (w *BlockWriter) Chunks() crc.Chunks { return w.wire }
 // Visible returns the length that readers see: everything before it is in the
 // files with its checksums.
 func (w *BlockWriter) Visible() int64 {
+	w.r.mu.Lock()
+	defer w.r.mu.Unlock()
+	return w.r.length
+}
+
+// Written returns up to where the block is in the files. That is what readers
+// see, unless another node has to accept it first.
+func (w *BlockWriter) Written() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.written
@@ -283,10 +293,11 @@ func (w *BlockWriter) accept(h packet.Header, sumsLen int, buf iouring.Buffer) (
 	}
 	sums, body := buf.Slice(0, sumsLen), buf.Slice(sumsLen, sumsLen+h.DataLen)
 	data := body.Bytes()
-	copied := w.direct != nil && sumsLen > 0 && h.Offset == w.end
+	verify := sumsLen > 0 && !w.relaying
+	copied := verify && w.direct != nil && h.Offset == w.end
 	if copied {
 		err = w.verifyInto(data, sums.Bytes())
-	} else if sumsLen > 0 {
+	} else if verify {
 		err = w.wire.Verify(data, sums.Bytes(), h.Offset)
 	}
 	if err != nil {
@@ -365,6 +376,9 @@ func (w *BlockWriter) accept(h packet.Header, sumsLen int, buf iouring.Buffer) (
 		w.tail = append(w.tail[:D-B], data[D-F:]...)
 	}
 	w.end = E
+	if w.relaying {
+		w.mark()
+	}
 	return kept, nil
 }
 
@@ -409,9 +423,11 @@ func (w *BlockWriter) flushTo(ctx context.Context, to int64) error {
 	}
 	grown := to - w.written
 	w.written = to
-	w.r.mu.Lock()
-	w.r.length, w.r.lastSum = to, w.tailSum // which counts only if the last chunk is partial
-	w.r.mu.Unlock()
+	if !w.relaying {
+		w.r.mu.Lock()
+		w.r.length, w.r.lastSum = to, w.tailSum // which counts only if the last chunk is partial
+		w.r.mu.Unlock()
+	}
 	if w.direct != nil {
 		w.advance(to, sumsLen)
 		if w.direct.file == nil { // the file system did not take it
@@ -498,12 +514,21 @@ func (w *BlockWriter) fail(op string, err error) error {
 	}
 	w.err = &BlockError{Op: op, Block: w.Block(), Status: packet.Error, Reason: reason, Err: err}
 	w.finish()
+	if w.r.state == copying {
+		w.store.remove(w.r)
+	}
 	return w.err
 }
 
-// cut removes from the files what is not visible.
+// cut removes from the files what is not visible. Nothing becomes visible after
+// it.
 func (w *BlockWriter) cut() error {
-	return truncate(w.blk.OS(), w.meta.OS(), w.disk, w.written, w.r.lastSum)
+	w.r.mu.Lock()
+	n, lastSum := w.r.length, w.r.lastSum
+	w.r.marks = nil
+	w.r.mu.Unlock()
+	w.written, w.end = n, n
+	return truncate(w.blk.OS(), w.meta.OS(), w.disk, n, lastSum)
 }
 
 // truncate cuts the files of a replica to n bytes of data. If the last chunk is
@@ -634,6 +659,16 @@ func (w *BlockWriter) Finalize(ctx context.Context, durable bool) error {
 	if err := flush(ctx); err != nil {
 		return err
 	}
+	if w.r.state == copying {
+		return w.install(finalized, durable)
+	}
+	if n := w.Visible(); n < w.end {
+		w.err = &BlockError{
+			Op: "finalize", Block: w.Block(), Status: packet.Error,
+			Reason: fmt.Sprintf("the next node has accepted %d of %d bytes", n, w.end),
+		}
+		return errors.Join(w.err, w.abort(ctx))
+	}
 	w.r.mu.Lock()
 	err := w.r.finalize(w.r.stamp, durable)
 	w.r.mu.Unlock()
@@ -650,8 +685,8 @@ func (w *BlockWriter) Finalize(ctx context.Context, durable bool) error {
 }
 
 // Abort ends the writer and leaves the replica unfinished, for a recovery: with
-// everything that was accepted, and readable. Aborting after Finalize, after an
-// error, or twice, does nothing.
+// everything that was accepted, and readable. An incomplete copy is deleted.
+// Aborting after Finalize, after an error, or twice, does nothing.
 func (w *BlockWriter) Abort(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -662,7 +697,15 @@ func (w *BlockWriter) abort(ctx context.Context) error {
 	if w.ended {
 		return nil
 	}
-	if err := w.flush(ctx); err != nil {
+	if w.r.state == copying {
+		return w.discard()
+	}
+	if w.relaying {
+		w.drop()
+		if err := w.cut(); err != nil {
+			return w.fail("abort", err)
+		}
+	} else if err := w.flush(ctx); err != nil {
 		return err
 	}
 	w.store.stats.Add(statBlocksAborted, 1)
