@@ -77,7 +77,7 @@ type SQEFlags uint8
 const (
 	SQEFixedFile    SQEFlags = 1 << 0 // the descriptor is an index into the registered files
 	SQEIODrain      SQEFlags = 1 << 1 // starts when everything before it has ended
-	SQEIOLink       SQEFlags = 1 << 2 // the next one starts when this one has ended well
+	SQEIOLink       SQEFlags = 1 << 2 // the next one starts when this one has ended well, see PrepFsync
 	SQEIOHardlink   SQEFlags = 1 << 3 // the next one starts when this one has ended
 	SQEAsync        SQEFlags = 1 << 4 // go to a kernel thread at once
 	SQEBufferSelect SQEFlags = 1 << 5 // take a buffer from a group
@@ -106,30 +106,27 @@ const (
 	sqCQOverflow = 1 << 1
 	sqTaskrun    = 1 << 2
 
-	registerBuffers          = 0
-	unregisterBuffers        = 1
-	registerProbe            = 8
-	registerFiles2           = 13
-	registerFilesUpdate      = 6
-	unregisterFiles          = 3
-	registerIOWQMaxWorkers   = 19
-	registerPbufRing         = 22
-	unregisterPbufRing       = 23
-	registerSparse           = 1 << 0
-	opSupported              = 1 << 0
-	offSQRing                = 0
-	offCQRing                = 0x8000000
-	offSQEs                  = 0x10000000
-	fsyncDatasync            = 1 << 0
-	timeoutAbs               = 1 << 0
-	pollAddMulti             = 1 << 0
-	acceptMultishot          = 1 << 0
-	recvMultishot            = 1 << 1
-	asyncCancelAll           = 1 << 0
-	asyncCancelFD            = 1 << 1
-	sizeofCQE                = 16
-	sizeofSQE                = 64
-	maxRegisteredBufferBytes = 1 << 30
+	registerBuffers        = 0
+	unregisterBuffers      = 1
+	registerProbe          = 8
+	registerFiles2         = 13
+	registerFilesUpdate    = 6
+	unregisterFiles        = 3
+	registerIOWQMaxWorkers = 19
+	registerPbufRing       = 22
+	unregisterPbufRing     = 23
+	registerSparse         = 1 << 0
+	opSupported            = 1 << 0
+	offSQRing              = 0
+	offSQEs                = 0x10000000
+	fsyncDatasync          = 1 << 0
+	pollAddMulti           = 1 << 0
+	acceptMultishot        = 1 << 0
+	recvMultishot          = 1 << 1
+	asyncCancelAll         = 1 << 0
+	asyncCancelFD          = 1 << 1
+	sizeofCQE              = 16
+	sizeofSQE              = 64
 )
 
 type sqOffsets struct {

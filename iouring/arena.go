@@ -423,14 +423,6 @@ func (b Buffer) addr() unsafe.Pointer {
 	return unsafe.Add(b.arena.base, int(b.page)<<b.arena.pageBits+int(b.off))
 }
 
-// kernelAddr is addr, and nil for the zero Buffer.
-func (b Buffer) kernelAddr() unsafe.Pointer {
-	if b.arena == nil {
-		return nil
-	}
-	return b.addr()
-}
-
 // owns reports whether state v is that of b's allocation, not yet released.
 func (b Buffer) owns(v uint64) bool {
 	return uint32(v>>32) == b.gen && v&(slotAllocated|slotReleased) == slotAllocated

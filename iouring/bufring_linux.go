@@ -37,7 +37,7 @@ func (r *Ring) NewBufRing(ctx context.Context, a *Arena, group uint16, n, size i
 
 // NewBufRing is [Ring.NewBufRing] for the engine's ring.
 func (e *Engine) NewBufRing(ctx context.Context, a *Arena, group uint16, n, size int) (*BufRing, error) {
-	return newBufRing(ctx, e.onRing, a, group, n, size)
+	return newBufRing(ctx, e.OnRing, a, group, n, size)
 }
 
 func newBufRing(ctx context.Context, on func(func(*Ring) error) error, a *Arena, group uint16, n, size int) (_ *BufRing, err error) {

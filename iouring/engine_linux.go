@@ -318,8 +318,11 @@ func (e *Engine) run(f func()) {
 	<-c.wake
 }
 
-// onRing runs f on the ring, ErrClosed if it is closed.
-func (e *Engine) onRing(f func(*Ring) error) (err error) {
+// OnRing runs f where the engine's ring may be used, after what was submitted
+// before, and returns its error: to register files, for example. f must not
+// push, submit or take completions. The error is ErrClosed if the engine is
+// closed.
+func (e *Engine) OnRing(f func(*Ring) error) (err error) {
 	e.run(func() {
 		if err = ErrClosed; !e.closed {
 			err = f(e.ring)

@@ -418,6 +418,38 @@ func TestEngineSlowOwner(t *testing.T) {
 	})
 }
 
+func TestEngineRegisteredFiles(t *testing.T) {
+	eachEngine(t, iouring.RingConfig{}, func(t *testing.T, e *iouring.Engine) {
+		a := newArena(t, iouring.ArenaConfig{})
+		f := tempFile(t)
+		err := e.OnRing(func(r *iouring.Ring) error {
+			if err := r.RegisterFilesSparse(4); err != nil {
+				return err
+			}
+			return r.UpdateFiles(2, []int32{int32(f.OS().Fd())})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		buf := get(t, a, 100)
+		defer release(t, buf)
+		var op iouring.Op
+		for i, want := range []error{unix.EBADF, unix.EBADF, nil, unix.EBADF} {
+			op.PrepWrite(i, buf, 0)
+			op.SetFlags(iouring.SQEFixedFile)
+			if _, err := e.Do(t.Context(), &op); err != want {
+				t.Errorf("file %d: %v, want %v", i, err, want)
+			}
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := e.OnRing(nil); err != iouring.ErrClosed {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
 func TestEnginePanics(t *testing.T) {
 	eachEngine(t, iouring.RingConfig{}, func(t *testing.T, e *iouring.Engine) {
 		mustPanic := func(what string, f func()) {

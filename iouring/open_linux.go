@@ -124,7 +124,7 @@ func openRing(cfg Config, reason string) (Backend, error) {
 	}
 	// Syncs are what blocks the kernel's worker threads. Kernels before 5.15 do
 	// not take the limit and have one of their own.
-	_ = e.onRing(func(r *Ring) error {
+	_ = e.OnRing(func(r *Ring) error {
 		_, _, err := r.SetMaxWorkers(maxParallelSyncs, 0)
 		return err
 	})

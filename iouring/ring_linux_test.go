@@ -238,6 +238,29 @@ func TestRingOverflow(t *testing.T) {
 	}
 }
 
+// TestRingStale makes a completion arrive for an operation that has ended, and
+// for one that never was: they are dropped.
+func TestRingStale(t *testing.T) {
+	r := newRing(t, iouring.RingConfig{})
+	from := newRing(t, iouring.RingConfig{})
+	var s iouring.SQE
+	old := push(t, r, &s)
+	wait(t, r, 1)
+	now := push(t, r, &s) // takes the same place
+	for _, data := range []uint64{uint64(old), uint64(now) + 1, 1<<63 | 1<<31} {
+		var m iouring.SQE
+		m.PrepMsgRing(r.FD(), 0, data)
+		push(t, from, &m)
+		if c := wait(t, from, 1)[0]; c.Err() != nil {
+			t.Fatal(c.Err())
+		}
+	}
+	if c, ok := r.PeekCQE(); ok || r.InFlight() != 1 {
+		t.Errorf("%+v, %d in flight", c, r.InFlight())
+	}
+	wait(t, r, 1)
+}
+
 func TestRingFileOps(t *testing.T) {
 	r := newRing(t, iouring.RingConfig{})
 	a := newArena(t, iouring.ArenaConfig{})

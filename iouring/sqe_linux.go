@@ -35,6 +35,14 @@ func (s *SQE) prepBuffer(op Opcode, fd int, b Buffer, off uint64) {
 	s.buf = b
 }
 
+// kernelAddr is addr, and nil for the zero Buffer.
+func (b Buffer) kernelAddr() unsafe.Pointer {
+	if b.arena == nil {
+		return nil
+	}
+	return b.addr()
+}
+
 // pin pins the buffers of the operation.
 func (s *SQE) pin() error {
 	if err := s.buf.pin(); err != nil {
@@ -114,7 +122,10 @@ func (s *SQE) prepVector(op Opcode, fd int, bs []Buffer, skip int, off int64) []
 	return iov
 }
 
-// PrepFsync prepares an fsync, or an fdatasync.
+// PrepFsync prepares an fsync, or an fdatasync. Do not link it to a write whose
+// data it is to make durable, unless a short write is written anew as a whole:
+// what is left of it would come after the sync. And the kernel does not always
+// end a chain after a short write.
 func (s *SQE) PrepFsync(fd int, dataOnly bool) {
 	s.prep(OpFsync, fd, nil, 0, 0)
 	if dataOnly {
