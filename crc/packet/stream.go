@@ -102,7 +102,7 @@ func NewStream(ctx context.Context, cfg StreamConfig) (*Stream, error) {
 		}
 	}
 	s.full = min(PacketChunks(size, s.chunks), s.limit)
-	s.window.Store(DefaultInFlight)
+	s.window.Store(min(DefaultInFlight, s.maxWindow))
 	if cfg.InFlight > 0 {
 		s.maxWindow = cfg.InFlight
 		s.window.Store(cfg.InFlight)

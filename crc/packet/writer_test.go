@@ -1150,6 +1150,15 @@ func TestStreamWindow(t *testing.T) {
 	if s.window.Load() != DefaultMaxInFlight {
 		t.Error(s.window.Load())
 	}
+	small, err := NewStream(deadline(t), StreamConfig{MaxInFlight: 300 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer small.Close()
+	small.acked(1<<40, rtt, rtt)
+	if small.window.Load() != 300<<10 {
+		t.Errorf("window %d", small.window.Load())
+	}
 	fixed, err := NewStream(deadline(t), StreamConfig{InFlight: 1 << 20})
 	if err != nil {
 		t.Fatal(err)

@@ -487,6 +487,8 @@ func TestPutRecovers(t *testing.T) {
 		{"connection to one lost", 1, 0, false, packet.Success, true},
 		{"connection to one lost at the end", 1, 0, true, packet.Success, true},
 		{"one says ERROR", 1, 0, false, packet.Error, false},
+		{"one restarts", 1, 0, false, packet.OOBRestart, true},
+		{"first of two restarts", 2, 0, false, packet.OOBRestart, true},
 	} {
 		var to []string
 		var nodes []*memoryNode
@@ -531,6 +533,39 @@ func TestPutRecovers(t *testing.T) {
 		if _, err := Get(ctx, &out, m, &f, to, GetConfig{}); err != nil || !bytes.Equal(out.Bytes(), data) {
 			t.Errorf("%s: %d bytes came back, %v", v.name, out.Len(), err)
 		}
+	}
+}
+
+// A datanode that restarts is waited for if there is no other.
+func TestAwaitRestart(t *testing.T) {
+	noLeaks(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	failure := &packet.WriteError{Block: packet.Block{Stamp: 7}, Err: &packet.AckError{Status: packet.OOBRestart}}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	var ack *packet.AckError
+	if _, _, err := WithoutBadNode(ctx, []string{addr}, failure); !errors.As(err, &ack) {
+		t.Error(err)
+	}
+	up := make(chan net.Listener, 1)
+	time.AfterFunc(50*time.Millisecond, func() {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Error(err)
+		}
+		up <- l
+	})
+	rest, stamp, err := WithoutBadNode(testContext(t), []string{addr}, failure)
+	if err != nil || len(rest) != 1 || rest[0] != addr || stamp != 8 {
+		t.Error(rest, stamp, err)
+	}
+	if l := <-up; l != nil {
+		l.Close()
 	}
 }
 

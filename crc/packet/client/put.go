@@ -347,13 +347,23 @@ func (p *putter) reopen(ctx context.Context, to []string, stamp int64, failure *
 	return conn, request, err
 }
 
+// restartTimeout is Hadoop's dfs.client.datanode-restart.timeout.
+const restartTimeout = 30 * time.Second
+
 // WithoutBadNode yields the pipeline without the datanode that is to blame for
 // a failure: the one that is named, else the first, to which the connection
-// was. A pipeline of one, whose connection was lost, is tried again. The new
-// generation stamp is the next one. It is for [PutConfig.Recover].
-func WithoutBadNode(_ context.Context, to []string, failure *packet.WriteError) (rest []string, stamp int64, err error) {
+// was. A pipeline of one, whose connection was lost, is tried again; if the
+// datanode has said that it restarts, it gets 30 s to do so. The new generation
+// stamp is the next one. It is for [PutConfig.Recover].
+func WithoutBadNode(ctx context.Context, to []string, failure *packet.WriteError) (rest []string, stamp int64, err error) {
 	bad := failure.Node
+	var ack *packet.AckError
 	switch {
+	case len(to) == 1 && errors.As(failure, &ack) && ack.Status == packet.OOBRestart:
+		if err := awaitRestart(ctx, to[0]); err != nil {
+			return nil, 0, fmt.Errorf("client: %w, after: %w", err, failure)
+		}
+		rest = to
 	case len(to) == 1 && bad >= 0, bad >= len(to):
 		return nil, 0, fmt.Errorf("client: no datanode is left: %w", failure)
 	case len(to) == 1:
@@ -363,6 +373,23 @@ func WithoutBadNode(_ context.Context, to []string, failure *packet.WriteError) 
 		rest = append(append(rest, to[:bad]...), to[bad+1:]...)
 	}
 	return rest, failure.Block.Stamp + 1, nil
+}
+
+// awaitRestart waits until a datanode accepts connections.
+func awaitRestart(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, restartTimeout)
+	defer cancel()
+	for {
+		conn, err := Dial(ctx, addr)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // A trigger calls f once when left bytes have been read.
