@@ -52,7 +52,7 @@ func zmms(n int) []VecVirtual {
 
 func zero(z VecVirtual) { VPXORQ(z, z, z) }
 
-// The dot product of KERNELS: R = sum of w_i·K_i over the 64-bit words of a
+// The dot product of package x86: R = sum of w_i·K_i over the 64-bit words of a
 // chunk, with K_i as poly.Dot gives them; the even words' products and the odd
 // words' are two instructions. See reduce for what becomes of R.
 
