@@ -27,12 +27,18 @@ func (k Kernel) bulk(p Poly, dst, sums, src []byte, chunk int) {
 	}
 	for len(src) > 0 {
 		n := min(chunk, len(src))
-		b := src[:n]
-		if dst != nil {
-			b = dst[:copy(dst[:n], b)]
+		var crc uint32
+		if dst == nil {
+			crc = k.Update(p, 0, src[:n])
+		} else {
+			for at := 0; at < n; at += copyPiece {
+				piece := dst[at:min(at+copyPiece, n)]
+				copy(piece, src[at:])
+				crc = k.Update(p, crc, piece)
+			}
 			dst = dst[n:]
 		}
-		binary.BigEndian.PutUint32(sums, k.Update(p, 0, b))
+		binary.BigEndian.PutUint32(sums, crc)
 		src, sums = src[n:], sums[4:]
 	}
 }
@@ -51,9 +57,9 @@ func chain(p Poly, crc uint32, b []byte) uint32 {
 	return crc
 }
 
-// updateChains adds b to a CRC: as groups of blocks, whose CRCs are then joined
-// by Horner's rule, and the rest as one chain. A group of smaller blocks would
-// not repay the multiplications, which are not PMULL's here.
+// updateChains adds b to a CRC without PMULL: as groups of blocks, whose CRCs
+// are then joined by Horner's rule, and the rest as one chain. A group of
+// smaller blocks would not repay the multiplications.
 func updateChains(p Poly, crc uint32, b []byte) uint32 {
 	for log := 13; log >= 11; log-- {
 		size := 1 << log
@@ -72,12 +78,12 @@ func updateChains(p Poly, crc uint32, b []byte) uint32 {
 // update adds b to a CRC: blocks as chunks, whose CRCs are then joined, and the
 // rest as messages of at most maxDot bytes.
 func (k Kernel) update(p Poly, crc uint32, b []byte) uint32 {
-	if len(b) > maxDot/2 {
+	if len(b) > maxDot {
 		crc, b = k.blocks(p, crc, b)
 	}
-	for len(b) >= minDot {
+	for len(b) >= k.shortest() {
 		n := min(len(b), maxDot)
-		crc = pmullUpdate(crc, &b[0], n, &tables[p].barrett[0])
+		crc = k.single(p, crc, b[:n])
 		b = b[n:]
 	}
 	return chain(p, crc, b)
@@ -88,10 +94,13 @@ func (k Kernel) update(p Poly, crc uint32, b []byte) uint32 {
 // is prefetched while one is summed, so groups should not fill the first-level
 // cache: 2048 bytes is the largest size.
 func (k Kernel) blocks(p Poly, crc uint32, b []byte) (uint32, []byte) {
-	t := tables[p]
+	t, l := tables[p], widestLoop
+	if k == CRC32 {
+		l = chainLoop
+	}
 	for i := 2; i >= 0; i-- {
 		size := 512 << i
-		group := k.group(widestLoop, size)
+		group := k.group(l, size)
 		for len(b) >= group*size {
 			groups := min(len(b), maxCall, size*(composeBlocks-2)) / (group * size)
 			blocks := groups * group
@@ -100,7 +109,7 @@ func (k Kernel) blocks(p Poly, crc uint32, b []byte) (uint32, []byte) {
 			var sums [4 * composeBlocks]byte
 			first := 4 * (1 - blocks&1)
 			binary.BigEndian.PutUint32(sums[first:], crc)
-			k.run(widestLoop, p, nil, &sums[first+4], &b[0], size, groups)
+			k.run(l, p, nil, &sums[first+4], &b[0], size, groups)
 			pairs := (blocks + 2) / 2
 			crc = clmulCompose(&sums[0], pairs, &t.compose[i][composeBlocks-2*pairs], &t.barrett[0])
 			b = b[blocks*size:]

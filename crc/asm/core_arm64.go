@@ -10,19 +10,19 @@ import (
 
 // cores are the designs whose ports are known, by the part number that their
 // vendor gives them in MIDR_EL1, and the kernel that is balanced for those. The
-// comments are llvm-mca's bytes per cycle for it and, in brackets, for CRC32
+// figures are llvm-mca's bytes per cycle for it and for CRC32
 // (bench/results/modelled).
 var cores = []struct {
 	vendor cpuid.Vendor
 	part   int
 	kernel Kernel
 }{
-	{cpuid.ARM, 0xD08, PMULL},     // Cortex-A72
-	{cpuid.ARM, 0xD0B, PMULL},     // Cortex-A76
-	{cpuid.ARM, 0xD0C, PMULL},     // Neoverse N1
-	{cpuid.ARM, 0xD40, PMULLEOR3}, // Neoverse V1
-	{cpuid.ARM, 0xD49, PMULLV6S4}, // Neoverse N2
-	{cpuid.ARM, 0xD4F, PMULLEOR3}, // Neoverse V2
+	{cpuid.ARM, 0xD08, PMULL},     // Cortex-A72, which has one port for PMULL as N1 has
+	{cpuid.ARM, 0xD0B, PMULL},     // Cortex-A76, the core that N1 is made of
+	{cpuid.ARM, 0xD0C, PMULL},     // Neoverse N1: 8.3, 7.4
+	{cpuid.ARM, 0xD40, PMULLEOR3}, // Neoverse V1: 24.0, 8.0
+	{cpuid.ARM, 0xD49, PMULLV6S4}, // Neoverse N2: 10.0, 4.0; PMULLEOR3 8.0: EOR3 needs PMULL's port
+	{cpuid.ARM, 0xD4F, PMULLEOR3}, // Neoverse V2: 20.2, 8.0
 }
 
 // balanced is the kernel for this CPU's cores.

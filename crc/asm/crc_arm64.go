@@ -22,6 +22,12 @@ func castagnoliChunks(sums *byte, src *byte, n int, groups int)
 //go:noescape
 func castagnoliChunksCopy(sums *byte, dst *byte, src *byte, n int, groups int)
 
+// castagnoliSplit adds the n bytes at src, 96 to 4096, to the CRC-32C crc, as updateGeneric
+// does. steps is n/96, t the polynomial's constants.
+//
+//go:noescape
+func castagnoliSplit(crc uint32, src *byte, n int, steps int, t *uint64) uint32
+
 // ieeeUpdate adds the n bytes at src to the CRC-32 crc, as updateGeneric does.
 //
 //go:noescape
@@ -40,11 +46,11 @@ func ieeeChunks(sums *byte, src *byte, n int, groups int)
 //go:noescape
 func ieeeChunksCopy(sums *byte, dst *byte, src *byte, n int, groups int)
 
-// pmullUpdate adds the n bytes at src, 128 to 4096, to the CRC crc, as updateGeneric does.
-// t is the polynomial's constants.
+// ieeeSplit adds the n bytes at src, 96 to 4096, to the CRC-32 crc, as updateGeneric
+// does. steps is n/96, t the polynomial's constants.
 //
 //go:noescape
-func pmullUpdate(crc uint32, src *byte, n int, t *uint64) uint32
+func ieeeSplit(crc uint32, src *byte, n int, steps int, t *uint64) uint32
 
 // clmulCompose joins the 2·pairs big-endian CRCs at sums with the constants k, of
 // poly.Compose, and returns the CRC of all blocks. pairs is at least 1.
@@ -64,62 +70,6 @@ func clmulShift(crc uint32, n uint64, squares *uint32, t *uint64) uint32
 //go:noescape
 func pmullDot(sums *byte, src *byte, n int, groups int, t *uint64)
 
-// pmullV4S4Castagnoli writes the big-endian CRC-32C of each of groups·8 consecutive chunks at
-// src to sums. A chunk has n bytes, 128 to 4096.
-// t is the polynomial's constants, groups at least 1.
-//
-//go:noescape
-func pmullV4S4Castagnoli(sums *byte, src *byte, n int, groups int, t *uint64)
-
-// pmullV6S4Castagnoli writes the big-endian CRC-32C of each of groups·10 consecutive chunks at
-// src to sums. A chunk has n bytes, 128 to 4096.
-// t is the polynomial's constants, groups at least 1.
-//
-//go:noescape
-func pmullV6S4Castagnoli(sums *byte, src *byte, n int, groups int, t *uint64)
-
-// pmullV9S3Castagnoli writes the big-endian CRC-32C of each of groups·12 consecutive chunks at
-// src to sums. A chunk has n bytes, 128 to 4096.
-// t is the polynomial's constants, groups at least 1.
-//
-//go:noescape
-func pmullV9S3Castagnoli(sums *byte, src *byte, n int, groups int, t *uint64)
-
-// eor3V8S4Castagnoli writes the big-endian CRC-32C of each of groups·12 consecutive chunks at
-// src to sums. A chunk has n bytes, 128 to 4096.
-// t is the polynomial's constants, groups at least 1.
-//
-//go:noescape
-func eor3V8S4Castagnoli(sums *byte, src *byte, n int, groups int, t *uint64)
-
-// pmullV4S4IEEE writes the big-endian CRC-32 of each of groups·8 consecutive chunks at
-// src to sums. A chunk has n bytes, 128 to 4096.
-// t is the polynomial's constants, groups at least 1.
-//
-//go:noescape
-func pmullV4S4IEEE(sums *byte, src *byte, n int, groups int, t *uint64)
-
-// pmullV6S4IEEE writes the big-endian CRC-32 of each of groups·10 consecutive chunks at
-// src to sums. A chunk has n bytes, 128 to 4096.
-// t is the polynomial's constants, groups at least 1.
-//
-//go:noescape
-func pmullV6S4IEEE(sums *byte, src *byte, n int, groups int, t *uint64)
-
-// pmullV9S3IEEE writes the big-endian CRC-32 of each of groups·12 consecutive chunks at
-// src to sums. A chunk has n bytes, 128 to 4096.
-// t is the polynomial's constants, groups at least 1.
-//
-//go:noescape
-func pmullV9S3IEEE(sums *byte, src *byte, n int, groups int, t *uint64)
-
-// eor3V8S4IEEE writes the big-endian CRC-32 of each of groups·12 consecutive chunks at
-// src to sums. A chunk has n bytes, 128 to 4096.
-// t is the polynomial's constants, groups at least 1.
-//
-//go:noescape
-func eor3V8S4IEEE(sums *byte, src *byte, n int, groups int, t *uint64)
-
 // pmullDotCopy writes the big-endian CRC of each of groups·4 consecutive chunks at
 // src to sums. A chunk has n bytes, 128 to 4096.
 // t is the polynomial's constants, groups at least 1.
@@ -127,6 +77,19 @@ func eor3V8S4IEEE(sums *byte, src *byte, n int, groups int, t *uint64)
 //
 //go:noescape
 func pmullDotCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
+
+// pmullV4S4UpdateCastagnoli adds the n bytes at src, 16 to 4096, to the CRC-32C crc, as updateGeneric
+// does. steps is n/128, t the polynomial's constants.
+//
+//go:noescape
+func pmullV4S4UpdateCastagnoli(crc uint32, src *byte, n int, steps int, t *uint64) uint32
+
+// pmullV4S4Castagnoli writes the big-endian CRC-32C of each of groups·8 consecutive chunks at
+// src to sums. A chunk has n bytes, 128 to 4096.
+// t is the polynomial's constants, groups at least 1.
+//
+//go:noescape
+func pmullV4S4Castagnoli(sums *byte, src *byte, n int, groups int, t *uint64)
 
 // pmullV4S4CastagnoliCopy writes the big-endian CRC-32C of each of groups·8 consecutive chunks at
 // src to sums. A chunk has n bytes, 128 to 4096.
@@ -136,6 +99,19 @@ func pmullDotCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64
 //go:noescape
 func pmullV4S4CastagnoliCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
 
+// pmullV6S4UpdateCastagnoli adds the n bytes at src, 16 to 4096, to the CRC-32C crc, as updateGeneric
+// does. steps is n/160, t the polynomial's constants.
+//
+//go:noescape
+func pmullV6S4UpdateCastagnoli(crc uint32, src *byte, n int, steps int, t *uint64) uint32
+
+// pmullV6S4Castagnoli writes the big-endian CRC-32C of each of groups·10 consecutive chunks at
+// src to sums. A chunk has n bytes, 128 to 4096.
+// t is the polynomial's constants, groups at least 1.
+//
+//go:noescape
+func pmullV6S4Castagnoli(sums *byte, src *byte, n int, groups int, t *uint64)
+
 // pmullV6S4CastagnoliCopy writes the big-endian CRC-32C of each of groups·10 consecutive chunks at
 // src to sums. A chunk has n bytes, 128 to 4096.
 // t is the polynomial's constants, groups at least 1.
@@ -143,6 +119,19 @@ func pmullV4S4CastagnoliCopy(sums *byte, dst *byte, src *byte, n int, groups int
 //
 //go:noescape
 func pmullV6S4CastagnoliCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
+
+// pmullV9S3UpdateCastagnoli adds the n bytes at src, 16 to 4096, to the CRC-32C crc, as updateGeneric
+// does. steps is n/192, t the polynomial's constants.
+//
+//go:noescape
+func pmullV9S3UpdateCastagnoli(crc uint32, src *byte, n int, steps int, t *uint64) uint32
+
+// pmullV9S3Castagnoli writes the big-endian CRC-32C of each of groups·12 consecutive chunks at
+// src to sums. A chunk has n bytes, 128 to 4096.
+// t is the polynomial's constants, groups at least 1.
+//
+//go:noescape
+func pmullV9S3Castagnoli(sums *byte, src *byte, n int, groups int, t *uint64)
 
 // pmullV9S3CastagnoliCopy writes the big-endian CRC-32C of each of groups·12 consecutive chunks at
 // src to sums. A chunk has n bytes, 128 to 4096.
@@ -152,6 +141,19 @@ func pmullV6S4CastagnoliCopy(sums *byte, dst *byte, src *byte, n int, groups int
 //go:noescape
 func pmullV9S3CastagnoliCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
 
+// eor3V8S4UpdateCastagnoli adds the n bytes at src, 16 to 4096, to the CRC-32C crc, as updateGeneric
+// does. steps is n/192, t the polynomial's constants.
+//
+//go:noescape
+func eor3V8S4UpdateCastagnoli(crc uint32, src *byte, n int, steps int, t *uint64) uint32
+
+// eor3V8S4Castagnoli writes the big-endian CRC-32C of each of groups·12 consecutive chunks at
+// src to sums. A chunk has n bytes, 128 to 4096.
+// t is the polynomial's constants, groups at least 1.
+//
+//go:noescape
+func eor3V8S4Castagnoli(sums *byte, src *byte, n int, groups int, t *uint64)
+
 // eor3V8S4CastagnoliCopy writes the big-endian CRC-32C of each of groups·12 consecutive chunks at
 // src to sums. A chunk has n bytes, 128 to 4096.
 // t is the polynomial's constants, groups at least 1.
@@ -159,6 +161,19 @@ func pmullV9S3CastagnoliCopy(sums *byte, dst *byte, src *byte, n int, groups int
 //
 //go:noescape
 func eor3V8S4CastagnoliCopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
+
+// pmullV4S4UpdateIEEE adds the n bytes at src, 16 to 4096, to the CRC-32 crc, as updateGeneric
+// does. steps is n/128, t the polynomial's constants.
+//
+//go:noescape
+func pmullV4S4UpdateIEEE(crc uint32, src *byte, n int, steps int, t *uint64) uint32
+
+// pmullV4S4IEEE writes the big-endian CRC-32 of each of groups·8 consecutive chunks at
+// src to sums. A chunk has n bytes, 128 to 4096.
+// t is the polynomial's constants, groups at least 1.
+//
+//go:noescape
+func pmullV4S4IEEE(sums *byte, src *byte, n int, groups int, t *uint64)
 
 // pmullV4S4IEEECopy writes the big-endian CRC-32 of each of groups·8 consecutive chunks at
 // src to sums. A chunk has n bytes, 128 to 4096.
@@ -168,6 +183,19 @@ func eor3V8S4CastagnoliCopy(sums *byte, dst *byte, src *byte, n int, groups int,
 //go:noescape
 func pmullV4S4IEEECopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
 
+// pmullV6S4UpdateIEEE adds the n bytes at src, 16 to 4096, to the CRC-32 crc, as updateGeneric
+// does. steps is n/160, t the polynomial's constants.
+//
+//go:noescape
+func pmullV6S4UpdateIEEE(crc uint32, src *byte, n int, steps int, t *uint64) uint32
+
+// pmullV6S4IEEE writes the big-endian CRC-32 of each of groups·10 consecutive chunks at
+// src to sums. A chunk has n bytes, 128 to 4096.
+// t is the polynomial's constants, groups at least 1.
+//
+//go:noescape
+func pmullV6S4IEEE(sums *byte, src *byte, n int, groups int, t *uint64)
+
 // pmullV6S4IEEECopy writes the big-endian CRC-32 of each of groups·10 consecutive chunks at
 // src to sums. A chunk has n bytes, 128 to 4096.
 // t is the polynomial's constants, groups at least 1.
@@ -176,6 +204,19 @@ func pmullV4S4IEEECopy(sums *byte, dst *byte, src *byte, n int, groups int, t *u
 //go:noescape
 func pmullV6S4IEEECopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
 
+// pmullV9S3UpdateIEEE adds the n bytes at src, 16 to 4096, to the CRC-32 crc, as updateGeneric
+// does. steps is n/192, t the polynomial's constants.
+//
+//go:noescape
+func pmullV9S3UpdateIEEE(crc uint32, src *byte, n int, steps int, t *uint64) uint32
+
+// pmullV9S3IEEE writes the big-endian CRC-32 of each of groups·12 consecutive chunks at
+// src to sums. A chunk has n bytes, 128 to 4096.
+// t is the polynomial's constants, groups at least 1.
+//
+//go:noescape
+func pmullV9S3IEEE(sums *byte, src *byte, n int, groups int, t *uint64)
+
 // pmullV9S3IEEECopy writes the big-endian CRC-32 of each of groups·12 consecutive chunks at
 // src to sums. A chunk has n bytes, 128 to 4096.
 // t is the polynomial's constants, groups at least 1.
@@ -183,6 +224,19 @@ func pmullV6S4IEEECopy(sums *byte, dst *byte, src *byte, n int, groups int, t *u
 //
 //go:noescape
 func pmullV9S3IEEECopy(sums *byte, dst *byte, src *byte, n int, groups int, t *uint64)
+
+// eor3V8S4UpdateIEEE adds the n bytes at src, 16 to 4096, to the CRC-32 crc, as updateGeneric
+// does. steps is n/192, t the polynomial's constants.
+//
+//go:noescape
+func eor3V8S4UpdateIEEE(crc uint32, src *byte, n int, steps int, t *uint64) uint32
+
+// eor3V8S4IEEE writes the big-endian CRC-32 of each of groups·12 consecutive chunks at
+// src to sums. A chunk has n bytes, 128 to 4096.
+// t is the polynomial's constants, groups at least 1.
+//
+//go:noescape
+func eor3V8S4IEEE(sums *byte, src *byte, n int, groups int, t *uint64)
 
 // eor3V8S4IEEECopy writes the big-endian CRC-32 of each of groups·12 consecutive chunks at
 // src to sums. A chunk has n bytes, 128 to 4096.

@@ -49,10 +49,10 @@ func (k Kernel) Suits() bool { return k <= CRC32 || k == balanced }
 
 // Update returns the CRC of the message whose CRC is crc followed by b.
 func (k Kernel) Update(p Poly, crc uint32, b []byte) uint32 {
-	switch k {
-	case Generic:
+	switch {
+	case k == Generic:
 		return updateGeneric(p, crc, b)
-	case CRC32:
+	case !hasPMULL:
 		return updateChains(p, crc, b)
 	}
 	return k.update(p, crc, b)
@@ -92,6 +92,8 @@ const (
 	// minDot is the shortest message or chunk that the dot product takes.
 	// Shorter ones do not repay its reduction.
 	minDot = 128
+	// minSplit is the shortest message that CRC32 takes in parts.
+	minSplit = 512
 	// chains is how many chunks chainLoop takes.
 	chains = 6
 )
@@ -180,4 +182,41 @@ func runChains(p Poly, dst, sums, src *byte, chunk, groups int) {
 	default:
 		ieeeChunksCopy(sums, dst, src, chunk, groups)
 	}
+}
+
+// shortest is the length from which the kernel takes a message by single.
+func (k Kernel) shortest() int {
+	if k == CRC32 {
+		return minSplit
+	}
+	return minDot
+}
+
+// single adds a message of at least shortest and at most maxDot bytes to a CRC.
+func (k Kernel) single(p Poly, crc uint32, b []byte) uint32 {
+	src, n, t := &b[0], len(b), &tables[p].barrett[0]
+	if p == Castagnoli {
+		switch k {
+		case CRC32:
+			return castagnoliSplit(crc, src, n, n/96, t)
+		case PMULL:
+			return pmullV4S4UpdateCastagnoli(crc, src, n, n/128, t)
+		case PMULLV6S4:
+			return pmullV6S4UpdateCastagnoli(crc, src, n, n/160, t)
+		case PMULLV9S3:
+			return pmullV9S3UpdateCastagnoli(crc, src, n, n/192, t)
+		}
+		return eor3V8S4UpdateCastagnoli(crc, src, n, n/192, t)
+	}
+	switch k {
+	case CRC32:
+		return ieeeSplit(crc, src, n, n/96, t)
+	case PMULL:
+		return pmullV4S4UpdateIEEE(crc, src, n, n/128, t)
+	case PMULLV6S4:
+		return pmullV6S4UpdateIEEE(crc, src, n, n/160, t)
+	case PMULLV9S3:
+		return pmullV9S3UpdateIEEE(crc, src, n, n/192, t)
+	}
+	return eor3V8S4UpdateIEEE(crc, src, n, n/192, t)
 }

@@ -83,6 +83,8 @@ var forms = map[string][]string{
 	"AND":  {"rG uG", "rI uG", "rG rG wG", "rI rG wG"},
 	"LSL":  {"rG uG", "rI uG", "rG rG wG", "rI rG wG"},
 	"LSR":  {"rG uG", "rI uG", "rG rG wG", "rI rG wG"},
+	"MUL":  {"rG uG", "rG rG wG"},
+	"EORW": {"rG uG", "rG rG wG"},
 	"MVNW": {"rG wG"},
 	"REVW": {"rG wG"},
 	"CMP":  {"rG rG", "rI rG"},

@@ -22,9 +22,9 @@ func update(p *Program, poly polynomial) {
 	p.Op("RET")
 }
 
-// parts are the loads and stores of less than 16 bytes, by the bits of their
+// tails are the loads and stores of less than 16 bytes, by the bits of their
 // number.
-var parts = []struct {
+var tails = []struct {
 	bit                  int
 	load, store, operand string
 }{
@@ -57,7 +57,7 @@ func words(p *Program, poly polynomial, n Reg, crc, at []Reg, delta *Reg) {
 	p.Op("BHS", To("pairs"))
 	p.Label("words")
 	p.Comment("0 to 15 bytes are left, by the bits of their number")
-	for _, t := range parts {
+	for _, t := range tails {
 		skip := fmt.Sprintf("less%d", 1<<t.bit)
 		p.Op("TBZ", Imm(int64(t.bit)), n, To(skip))
 		for i := range crc {

@@ -35,18 +35,23 @@ func main() {
 		update(p, poly)
 		chunks(p, poly, 6, false)
 		chunks(p, poly, 6, true)
+		split(p, poly, 6)
 	}
 	t := newTables(p)
-	t.single(p)
 	t.compose(p)
 	shift(p)
-	for _, copying := range []bool{false, true} {
-		t.loop(p, shape{name: "pmullDot", vector: 4}, copying)
-		for _, poly := range []polynomial{castagnoli, ieee} {
-			t.loop(p, shape{"pmullV4S4", poly, 4, 4, false}, copying)
-			t.loop(p, shape{"pmullV6S4", poly, 6, 4, false}, copying)
-			t.loop(p, shape{"pmullV9S3", poly, 9, 3, false}, copying)
-			t.loop(p, shape{"eor3V8S4", poly, 8, 4, true}, copying)
+	t.loop(p, shape{name: "pmullDot", vector: 4}, false)
+	t.loop(p, shape{name: "pmullDot", vector: 4}, true)
+	for _, poly := range []polynomial{castagnoli, ieee} {
+		for _, s := range []shape{
+			{"pmullV4S4", poly, 4, 4, false},
+			{"pmullV6S4", poly, 6, 4, false},
+			{"pmullV9S3", poly, 9, 3, false},
+			{"eor3V8S4", poly, 8, 4, true},
+		} {
+			t.single(p, s)
+			t.loop(p, s, false)
+			t.loop(p, s, true)
 		}
 	}
 	cfg := printer.Config{

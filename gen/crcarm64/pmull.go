@@ -139,64 +139,6 @@ func position(p *Program, n, table Reg) (h, first, end Reg) {
 	return h, first, end
 }
 
-// single is the dot product over one message.
-func (t tables) single(p *Program) {
-	const rows = 4
-	p.Func("pmullUpdate", "func(crc uint32, src *byte, n int, t *uint64) uint32",
-		"pmullUpdate adds the n bytes at src, 128 to 4096, to the CRC crc, as updateGeneric does.",
-		"t is the polynomial's constants.")
-	crc, src, n, table := p.GP(), p.GP(), p.GP(), p.GP()
-	p.Op("MOVWU", p.Param("crc"), crc)
-	p.Op("MOVD", p.Param("src"), src)
-	p.Op("MOVD", p.Param("n"), n)
-	p.Op("MOVD", p.Param("t"), table)
-	p.Op("MVNW", crc, crc)
-	h, k, end := position(p, n, table)
-	toEnd, out := t.slides(p, h)
-	acc := []Reg{start(p, crc, k, toEnd, out)}
-	for range rows - 1 {
-		acc = append(acc, zeroed(p))
-	}
-	p.Op("CBZ", h, To("rows"))
-	p.Comment("the first n mod 16 bytes, right-aligned in a row")
-	d := load(p, Mem(src, 0))
-	shuffle(p, toEnd, d, d)
-	accumulate(p, load(p, Mem(k, -width)), d, acc[1])
-	p.Op("ADD", h, src)
-	p.Label("rows")
-	p.Comment("rows, up to where a multiple of four is left")
-	p.Op("TST", Imm(rows*width-1), k)
-	p.Op("BEQ", To("four"))
-	row := func(suffix string, at, r int) {
-		d, c := p.Vec(), p.Vec()
-		p.Op("FMOVQ"+suffix, Mem(src, at), d.Q())
-		p.Op("FMOVQ"+suffix, Mem(k, at), c.Q())
-		accumulate(p, c, d, acc[r])
-	}
-	row(".P", width, 2)
-	p.Op("B", To("rows"))
-	p.Label("four")
-	for r := 0; r < rows; r += 2 {
-		d, e, c, f := p.Vec(), p.Vec(), p.Vec(), p.Vec()
-		p.Op("FLDPQ", Mem(src, r*width), Pair(d.Q(), e.Q()))
-		p.Op("FLDPQ", Mem(k, r*width), Pair(c.Q(), f.Q()))
-		accumulate(p, c, d, acc[r])
-		accumulate(p, f, e, acc[r+1])
-	}
-	p.Op("ADD", Imm(rows*width), src)
-	p.Op("ADD", Imm(rows*width), k)
-	p.Op("CMP", end, k)
-	p.Op("BNE", To("four"))
-	xor(p, acc[1], acc[0])
-	xor(p, acc[3], acc[2])
-	xor(p, acc[2], acc[0])
-	newBarrett(p, table).reduce(p, acc[0])
-	p.Op("VMOV", acc[0].S(2), crc)
-	p.Op("MVNW", crc, crc)
-	p.Op("MOVW", crc, p.Result())
-	p.Op("RET")
-}
-
 // compose joins CRCs of blocks.
 func (t tables) compose(p *Program) {
 	p.Func("clmulCompose", "func(sums *byte, pairs int, k, t *uint64) uint32",
@@ -263,6 +205,193 @@ type shape struct {
 	poly           polynomial // without meaning if scalar is 0
 	vector, scalar int
 	xor3           bool // three-way XOR
+}
+
+// load returns the two rows at a + offset.
+func (s shape) load(p *Program, a Reg, offset int) (Reg, Reg) {
+	if s.xor3 { // the cores that it is for have no double load of rows
+		return load(p, Mem(a, offset)), load(p, Mem(a, offset+width))
+	}
+	e, f := p.Vec(), p.Vec()
+	p.Op("FLDPQ", Mem(a, offset), Pair(e.Q(), f.Q()))
+	return e, f
+}
+
+func (s shape) accumulate(p *Program, k, d, acc Reg) {
+	if s.xor3 {
+		accumulate3(p, k, d, acc)
+	} else {
+		accumulate(p, k, d, acc)
+	}
+}
+
+// single emits the function for one message: the last bytes of the message are
+// shared out to the chains, in equal parts, and what is before them is taken by
+// dot product. The CRC of a part, as a word in front of the next one, has its
+// place in the dot product too.
+func (t tables) single(p *Program, s shape) {
+	name, step := s.name+"Update"+s.poly.suffix, width*(s.vector+s.scalar)
+	p.Func(name, "func(crc uint32, src *byte, n, steps int, t *uint64) uint32",
+		fmt.Sprintf("%s adds the n bytes at src, 16 to 4096, to the %s crc, as updateGeneric", name, s.poly.title),
+		fmt.Sprintf("does. steps is n/%d, t the polynomial's constants.", step))
+	register, src, n, steps, table := p.GP(), p.GP(), p.GP(), p.GP(), p.GP()
+	p.Op("MOVWU", p.Param("crc"), register)
+	p.Op("MOVD", p.Param("src"), src)
+	p.Op("MOVD", p.Param("n"), n)
+	p.Op("MOVD", p.Param("steps"), steps)
+	p.Op("MOVD", p.Param("t"), table)
+	p.Op("MVNW", register, register)
+	h, k, end := position(p, n, table)
+	parts := newParts(p, s.scalar, src, n, steps, end)
+	p.Comment("the constants of the first row that is summed together with chains")
+	main := p.GP()
+	p.Op("MOVD", Imm(int64(width*s.vector)), main)
+	p.Op("MUL", steps, main, main)
+	p.Op("SUB", main, parts.k[0], main)
+	crc := make([]Reg, s.scalar)
+	for i := range crc {
+		crc[i] = p.GP()
+		p.Op("MOVD", Imm(0), crc[i])
+	}
+
+	toEnd, out := t.slides(p, h)
+	acc := []Reg{start(p, register, k, toEnd, out)}
+	for len(acc) < s.vector {
+		acc = append(acc, zeroed(p))
+	}
+	p.Op("CBZ", h, To("rows"))
+	p.Comment("the first n mod 16 bytes, right-aligned in a row")
+	d := load(p, Mem(src, 0))
+	shuffle(p, toEnd, d, d)
+	accumulate(p, load(p, Mem(k, -width)), d, acc[1])
+	p.Op("ADD", h, src)
+	p.Label("rows")
+	p.Comment("rows, up to where whole steps are left")
+	p.Op("CMP", main, k)
+	p.Op("BEQ", To("steps"))
+	{
+		d, c := p.Vec(), p.Vec()
+		p.Op("FMOVQ.P", Mem(src, width), d.Q())
+		p.Op("FMOVQ.P", Mem(k, width), c.Q())
+		accumulate(p, c, d, acc[2])
+	}
+	p.Op("B", To("rows"))
+	p.Label("steps")
+	p.Op("CBZ", steps, To("reduce"))
+	p.Label("step")
+	done := 0
+	for r := 0; r < s.vector; r += 2 {
+		if r+1 == s.vector {
+			s.accumulate(p, load(p, Mem(k, r*width)), load(p, Mem(src, r*width)), acc[r])
+		} else {
+			c, d := s.load(p, k, r*width)
+			e, f := s.load(p, src, r*width)
+			s.accumulate(p, c, e, acc[r])
+			s.accumulate(p, d, f, acc[r+1])
+		}
+		for ; done < s.scalar*min(r+2, s.vector)/s.vector; done++ {
+			parts.step(p, s.poly, done, crc[done])
+		}
+	}
+	p.Op("ADD", Imm(int64(width*s.vector)), src)
+	p.Op("ADD", Imm(int64(width*s.vector)), k)
+	p.Op("SUBS", Imm(1), steps)
+	p.Op("BNE", To("step"))
+	p.Label("reduce")
+	last := parts.join(p, crc, acc, table)
+	p.Op("MVNW", last, last)
+	p.Op("MOVW", last, p.Result())
+	p.Op("RET")
+}
+
+// parts are the equal parts at a message's end that chains take, and the
+// constants of their first rows.
+type parts struct{ at, k []Reg }
+
+// newParts emits where they are in n bytes at src, with a row of each in a step
+// and constants up to end.
+func newParts(p *Program, count int, src, n, steps, end Reg) parts {
+	length, at, k := p.GP(), p.GP(), end
+	p.Comment("the parts that chains take, from the last on, and their constants")
+	p.Op("LSL", Imm(4), steps, length)
+	p.Op("ADD", src, n, at)
+	ps := parts{make([]Reg, count), make([]Reg, count)}
+	for i := count - 1; i >= 0; i-- {
+		ps.at[i], ps.k[i] = p.GP(), p.GP()
+		p.Op("SUB", length, at, ps.at[i])
+		p.Op("SUB", length, k, ps.k[i])
+		at, k = ps.at[i], ps.k[i]
+	}
+	return ps
+}
+
+// step adds a row of part i to its chain.
+func (ps parts) step(p *Program, poly polynomial, i int, crc Reg) {
+	x, y := p.GP(), p.GP()
+	p.Op("LDP.P", Mem(ps.at[i], width), Pair(x, y))
+	p.Op(poly.opcode+"X", x, crc)
+	p.Op(poly.opcode+"X", y, crc)
+}
+
+// join returns the register after all parts and the sums: the chain of a part,
+// as a word in front of the next part, has its place in the dot product, and
+// what is before the last part is reduced.
+func (ps parts) join(p *Program, crc, sums []Reg, table Reg) Reg {
+	last := len(crc) - 1
+	for i := range last {
+		v := zeroed(p)
+		p.Op("VMOV", crc[i], v.S(0))
+		p.Op("VPMULL", load(p, Mem(ps.k[i+1], 0)).D1(), v.D1(), v.Q1())
+		sums = append(sums, v)
+	}
+	for len(sums) > 1 {
+		half := (len(sums) + 1) / 2
+		for i := half; i < len(sums); i++ {
+			xor(p, sums[i], sums[i-half])
+		}
+		sums = sums[:half]
+	}
+	newBarrett(p, table).reduce(p, sums[0])
+	before := p.GP()
+	p.Op("VMOV", sums[0].S(2), before)
+	p.Op("EORW", before, crc[last])
+	return crc[last]
+}
+
+// split is single without vectors: what is before the parts is the first
+// chain's too.
+func split(p *Program, poly polynomial, chains int) {
+	name := poly.prefix + "Split"
+	p.Func(name, "func(crc uint32, src *byte, n, steps int, t *uint64) uint32",
+		fmt.Sprintf("%s adds the n bytes at src, %d to 4096, to the %s crc, as updateGeneric", name, chains*width, poly.title),
+		fmt.Sprintf("does. steps is n/%d, t the polynomial's constants.", chains*width))
+	src, n, steps, table, end := p.GP(), p.GP(), p.GP(), p.GP(), p.GP()
+	crc := make([]Reg, chains)
+	for i := range crc {
+		crc[i] = p.GP()
+		p.Op("MOVD", Imm(0), crc[i])
+	}
+	p.Op("MOVWU", p.Param("crc"), crc[0])
+	p.Op("MOVD", p.Param("src"), src)
+	p.Op("MOVD", p.Param("n"), n)
+	p.Op("MOVD", p.Param("steps"), steps)
+	p.Op("MOVD", p.Param("t"), table)
+	p.Op("MVNW", crc[0], crc[0])
+	p.Op("ADD", Imm(layout.DotEnd), table, end)
+	parts := newParts(p, chains, src, n, steps, end)
+	before := p.GP()
+	p.Op("SUB", src, parts.at[0], before)
+	words(p, poly, before, crc[:1], []Reg{src}, nil)
+	p.Label("step")
+	for i := range crc {
+		parts.step(p, poly, i, crc[i])
+	}
+	p.Op("SUBS", Imm(1), steps)
+	p.Op("BNE", To("step"))
+	last := parts.join(p, crc, nil, table)
+	p.Op("MVNW", last, last)
+	p.Op("MOVW", last, p.Result())
+	p.Op("RET")
 }
 
 // loop emits a shape's function.
@@ -339,10 +468,6 @@ func (t tables) loop(p *Program, s shape, copying bool) {
 		acc[v] = zeroed(p)
 	}
 	h, k, end := position(p, n, table)
-	add := accumulate
-	if s.xor3 {
-		add = accumulate3
-	}
 
 	p.Op("CBZ", h, To("rows"))
 	p.Comment("the first n mod 16 bytes, by the bits of their number and right-aligned in a row")
@@ -352,7 +477,7 @@ func (t tables) loop(p *Program, s shape, copying bool) {
 			p.Op("FMOVQ", load(p, Mem(at[c], 0)).Q(), Mem(to, 0))
 		}
 	}
-	for _, part := range parts {
+	for _, part := range tails {
 		if s.scalar == 0 {
 			break
 		}
@@ -372,7 +497,7 @@ func (t tables) loop(p *Program, s shape, copying bool) {
 			a := at[s.scalar+v]
 			d := load(p, Mem(a, 0))
 			shuffle(p, toEnd, d, d)
-			add(p, c, d, acc[v])
+			s.accumulate(p, c, d, acc[v])
 			p.Op("ADD", h, a)
 		}
 	}
@@ -400,7 +525,7 @@ func (t tables) loop(p *Program, s shape, copying bool) {
 			if copying {
 				p.Op("FMOVQ", d.Q(), Mem(destination(a), 0))
 			}
-			add(p, c, d, acc[v])
+			s.accumulate(p, c, d, acc[v])
 			p.Op("ADD", Imm(width), a)
 		}
 		for i := range crc {
@@ -418,19 +543,12 @@ func (t tables) loop(p *Program, s shape, copying bool) {
 		done := 0
 		for v := range acc {
 			a := at[s.scalar+v]
-			e, f := p.Vec(), p.Vec()
-			if s.xor3 {
-				// the cores that it is for have no double load of rows
-				p.Op("FMOVQ", Mem(a, width*row), e.Q())
-				p.Op("FMOVQ", Mem(a, width*(row+1)), f.Q())
-			} else {
-				p.Op("FLDPQ", Mem(a, width*row), Pair(e.Q(), f.Q()))
-			}
+			e, f := s.load(p, a, width*row)
 			if copying {
 				p.Op("FSTPQ", Pair(e.Q(), f.Q()), Mem(destination(a), width*row))
 			}
-			add(p, c, e, acc[v])
-			add(p, d, f, acc[v])
+			s.accumulate(p, c, e, acc[v])
+			s.accumulate(p, d, f, acc[v])
 			for ; done < 2*s.scalar*(v+1)/s.vector; done++ {
 				scalar(done%s.scalar, row+done/s.scalar)
 			}

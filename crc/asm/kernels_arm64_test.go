@@ -3,6 +3,7 @@
 package asm
 
 import (
+	"hash/crc32"
 	"runtime"
 	"testing"
 
@@ -54,4 +55,44 @@ func TestFeaturesAgree(t *testing.T) {
 			t.Errorf("%v: cpuid says %v, x/sys/cpu %v", f.id, got, f.has)
 		}
 	}
+}
+
+// On cores without PMULL the CRCs of blocks are joined without it.
+func TestUpdateChains(t *testing.T) {
+	if !CRC32.Available() {
+		t.Skip("SKIPPED: this CPU lacks the CRC instructions")
+	}
+	b := random(300000, 1)
+	for _, p := range []Poly{Castagnoli, IEEE} {
+		for _, size := range []int{chains * 2048, chains * 4096, chains * 8192, 2 * chains * 8192, 300000} {
+			for n := max(0, size-3); n <= min(size+3, len(b)); n++ {
+				if got, want := updateChains(p, 12345, b[:n]), crc32.Update(12345, std(p), b[:n]); got != want {
+					t.Errorf("%s, %d bytes: %08x, want %08x", p.name(), n, got, want)
+				}
+			}
+		}
+	}
+}
+
+// The functions for one message take shorter ones than the kernels give them.
+func TestSingle(t *testing.T) {
+	b := random(4096+8, 0)
+	each(t, func(t *testing.T, k Kernel, p Poly) {
+		if k == Generic {
+			return
+		}
+		if !hasPMULL {
+			t.Skip("SKIPPED: this CPU lacks PMULL")
+		}
+		shortest := 16
+		if k == CRC32 {
+			shortest = 96
+		}
+		for n := shortest; n <= 4096; n++ {
+			m := b[n%8 : n%8+n]
+			if got, want := k.single(p, 54321, m), crc32.Update(54321, std(p), m); got != want {
+				t.Fatalf("%d bytes: %08x, want %08x", n, got, want)
+			}
+		}
+	})
 }
