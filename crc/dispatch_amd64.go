@@ -45,7 +45,7 @@ var rules = [...]rule{
 	// The kernels that suit only Zen 5 and later; and for data from memory and
 	// copies, where the memory is the limit, the plain dot product.
 	{asm.AVX512AffineAhead, asm.Castagnoli, bulk, 0, 0},
-	{asm.AVX512V6S9, asm.Castagnoli, bulk, 512, 0},         // 107; AVX512AffineAhead: 97
+	{asm.AVX512V6S9, asm.Castagnoli, bulk, 512, 0},         // 103; AVX512AffineAhead: 95
 	{asm.AVX512AffineAhead, asm.Castagnoli, bulk, 1024, 0}, // 1024: 110
 	{asm.AVX512Affine, asm.Castagnoli, bulk, 2048, 0},      // 2048: 127, 124; AVX512AffineAhead: 116, 84
 	{asm.AVX512, asm.Castagnoli, bulk, 0, 1 << 20},         // 48, 45; AVX512V6S9: 44
