@@ -394,9 +394,26 @@ func split(p *Program, poly polynomial, chains int) {
 	p.Op("RET")
 }
 
+// chunkLoop is the function for groups of chunks of a shape, while it is
+// emitted.
+type chunkLoop struct {
+	*Program
+	tables
+	shape
+	copying bool
+
+	delta Reg   // from a chunk to its copy
+	at    []Reg // where the chunks are read, those of the chains first
+	crc   []Reg // of the chains
+	acc   []Reg // sums of the dot products
+	k     Reg   // address of the next constants
+}
+
+// unroll is the rows of each chunk in an iteration.
+const unroll = 4
+
 // loop emits a shape's function.
 func (t tables) loop(p *Program, s shape, copying bool) {
-	const rows = 4 // in an iteration
 	chunks := s.scalar + s.vector
 	name, title, signature := s.name+s.poly.suffix, s.poly.title, "func(sums, src *byte, n, groups int, t *uint64)"
 	if s.scalar == 0 {
@@ -415,40 +432,23 @@ func (t tables) loop(p *Program, s shape, copying bool) {
 	}
 	p.Func(name, signature, doc...)
 
+	l := chunkLoop{Program: p, tables: t, shape: s, copying: copying}
 	sums, n, groups, table := p.GP(), p.GP(), p.GP(), p.GP()
-	at, crc := make([]Reg, chunks), make([]Reg, s.scalar)
-	for c := range at {
-		at[c] = p.GP()
+	for range chunks {
+		l.at = append(l.at, p.GP())
 	}
 	p.Op("MOVD", p.Param("sums"), sums)
-	p.Op("MOVD", p.Param("src"), at[0])
+	p.Op("MOVD", p.Param("src"), l.at[0])
 	p.Op("MOVD", p.Param("n"), n)
 	p.Op("MOVD", p.Param("groups"), groups)
 	p.Op("MOVD", p.Param("t"), table)
-	var delta Reg
 	if copying {
-		delta = p.GP()
-		p.Op("MOVD", p.Param("dst"), delta)
-		p.Op("SUB", at[0], delta)
+		l.delta = p.GP()
+		p.Op("MOVD", p.Param("dst"), l.delta)
+		p.Op("SUB", l.at[0], l.delta)
 	}
-	// destination returns the address of what stands at a in the copy.
-	destination := func(a Reg) Reg {
-		to := p.GP()
-		p.Op("ADD", delta, a, to)
-		return to
-	}
-	var init Reg
-	{
-		h, first, _ := position(p, n, table)
-		toEnd, out := t.slides(p, h)
-		ones := p.GP()
-		p.Op("MOVD", Imm(0xFFFFFFFF), ones)
-		init = start(p, ones, first, toEnd, out)
-		p.Comment("and the final complement")
-		complement := zeroed(p)
-		p.Op("VMOV", ones, complement.S(2))
-		xor(p, complement, init)
-	}
+	h, first, _ := position(p, n, table)
+	init := l.init(h, first)
 
 	p.Label("group")
 	p.Comment("arguments that are only needed here are loaded anew")
@@ -456,137 +456,181 @@ func (t tables) loop(p *Program, s shape, copying bool) {
 	p.Op("MOVD", p.Param("t"), table)
 	ahead := p.GP()
 	for c := 1; c < chunks; c++ {
-		p.Op("ADD", n, at[c-1], at[c])
+		p.Op("ADD", n, l.at[c-1], l.at[c])
 	}
-	p.Op("ADD", n, at[chunks-1], ahead)
-	for i := range crc {
-		crc[i] = p.GP()
-		p.Op("MOVD", Imm(0xFFFFFFFF), crc[i])
+	p.Op("ADD", n, l.at[chunks-1], ahead)
+	for range s.scalar {
+		crc := p.GP()
+		p.Op("MOVD", Imm(0xFFFFFFFF), crc)
+		l.crc = append(l.crc, crc)
 	}
-	acc := make([]Reg, s.vector)
-	for v := range acc {
-		acc[v] = zeroed(p)
+	for range s.vector {
+		l.acc = append(l.acc, zeroed(p))
 	}
 	h, k, end := position(p, n, table)
+	l.k = k
 
 	p.Op("CBZ", h, To("rows"))
-	p.Comment("the first n mod 16 bytes, by the bits of their number and right-aligned in a row")
-	if copying {
-		for c := range at {
-			to := destination(at[c])
-			p.Op("FMOVQ", load(p, Mem(at[c], 0)).Q(), Mem(to, 0))
-		}
-	}
-	for _, part := range tails {
-		if s.scalar == 0 {
-			break
-		}
-		skip := fmt.Sprintf("head%d", 1<<part.bit)
-		p.Op("TBZ", Imm(int64(part.bit)), h, To(skip))
-		for i := range crc {
-			w := p.GP()
-			p.Op(part.load, Mem(at[i], 1<<part.bit), w)
-			p.Op(s.poly.opcode+part.operand, w, crc[i])
-		}
-		p.Label(skip)
-	}
-	{
-		toEnd, _ := t.slides(p, h)
-		c := load(p, Mem(k, -width))
-		for v := range acc {
-			a := at[s.scalar+v]
-			d := load(p, Mem(a, 0))
-			shuffle(p, toEnd, d, d)
-			s.accumulate(p, c, d, acc[v])
-			p.Op("ADD", h, a)
-		}
-	}
-
-	// scalar adds a row to a chain.
-	scalar := func(i, row int) {
-		x, y := p.GP(), p.GP()
-		p.Op("LDP", Mem(at[i], width*row), Pair(x, y))
-		p.Op(s.poly.opcode+"X", x, crc[i])
-		p.Op(s.poly.opcode+"X", y, crc[i])
-		if copying {
-			p.Op("STP", Pair(x, y), Mem(destination(at[i]), width*row))
-		}
-	}
+	l.head(h)
 	p.Label("rows")
 	p.Comment("rows, up to where a multiple of four is left")
-	p.Op("TST", Imm(rows*width-1), k)
+	left := p.GP()
+	p.Op("SUB", k, end, left)
+	p.Op("TST", Imm(unroll*width-1), left)
 	p.Op("BEQ", To("four"))
-	{
-		c := p.Vec()
-		p.Op("FMOVQ.P", Mem(k, width), c.Q())
-		for v := range acc {
-			a := at[s.scalar+v]
-			d := load(p, Mem(a, 0))
-			if copying {
-				p.Op("FMOVQ", d.Q(), Mem(destination(a), 0))
-			}
-			s.accumulate(p, c, d, acc[v])
-			p.Op("ADD", Imm(width), a)
-		}
-		for i := range crc {
-			scalar(i, 0)
-			p.Op("ADD", Imm(width), at[i])
-		}
-	}
+	l.row()
 	p.Op("B", To("rows"))
 
 	p.Label("four")
-	prefetched := 0
-	for row := 0; row < rows; row += 2 {
-		c, d := p.Vec(), p.Vec()
-		p.Op("FLDPQ", Mem(k, width*row), Pair(c.Q(), d.Q()))
-		done := 0
-		for v := range acc {
-			a := at[s.scalar+v]
-			e, f := s.load(p, a, width*row)
-			if copying {
-				p.Op("FSTPQ", Pair(e.Q(), f.Q()), Mem(destination(a), width*row))
-			}
-			s.accumulate(p, c, e, acc[v])
-			s.accumulate(p, d, f, acc[v])
-			for ; done < 2*s.scalar*(v+1)/s.vector; done++ {
-				scalar(done%s.scalar, row+done/s.scalar)
-			}
-			for ; prefetched < chunks*(row/2*s.vector+v+1)/(rows/2*s.vector); prefetched++ {
-				p.Op("PRFM", Mem(ahead, 64*prefetched), PLDL1KEEP)
-			}
-		}
-	}
-	for _, a := range at {
-		p.Op("ADD", Imm(rows*width), a)
-	}
-	p.Op("ADD", Imm(int64(chunks*rows*width)), ahead)
-	p.Op("ADD", Imm(rows*width), k)
+	l.four(ahead)
 	p.Op("CMP", end, k)
 	p.Op("BNE", To("four"))
 
-	for i := range crc {
-		storeSum(p, crc[i], sums)
-	}
-	b := newBarrett(p, table)
-	for v, r := range acc {
-		xor(p, init, r)
-		b.reduce(p, r)
-		if v%4 == 3 {
-			storeFour(p, acc[v-3:v+1], sums)
-		}
-	}
-	for _, r := range acc[len(acc)&^3:] {
-		w := p.GP()
-		p.Op("VMOV", r.S(2), w)
-		p.Op("REVW", w, w)
-		p.Op("MOVW.P", w, Mem(sums, 4))
-	}
+	l.store(init, table, sums)
 	p.Comment("the last chunk's end is the next group's start")
-	p.Op("MOVD", at[chunks-1], at[0])
+	p.Op("MOVD", l.at[chunks-1], l.at[0])
 	p.Op("SUBS", Imm(1), groups)
 	p.Op("BNE", To("group"))
 	p.Op("RET")
+}
+
+// init returns what the initial value, all ones over the first four bytes of a
+// chunk, and the final complement add to R.
+func (l *chunkLoop) init(h, first Reg) Reg {
+	toEnd, out := l.slides(l.Program, h)
+	ones, complement := l.GP(), zeroed(l.Program)
+	l.Op("MOVD", Imm(0xFFFFFFFF), ones)
+	init := start(l.Program, ones, first, toEnd, out)
+	l.Comment("and the final complement")
+	l.Op("VMOV", ones, complement.S(2))
+	xor(l.Program, complement, init)
+	return init
+}
+
+// copyOf returns the address of what stands at a in the copy.
+func (l *chunkLoop) copyOf(a Reg) Reg {
+	to := l.GP()
+	l.Op("ADD", l.delta, a, to)
+	return to
+}
+
+// head takes the partial row of h bytes at the start of every chunk.
+func (l *chunkLoop) head(h Reg) {
+	if l.copying {
+		l.Comment("whole rows are copied, of which the rest is copied again")
+		for _, a := range l.at {
+			l.Op("FMOVQ", load(l.Program, Mem(a, 0)).Q(), Mem(l.copyOf(a), 0))
+		}
+	}
+	if l.scalar > 0 {
+		l.Comment("the first n mod 16 bytes, for the chains by the bits of their number")
+		for _, t := range tails {
+			skip := fmt.Sprintf("head%d", 1<<t.bit)
+			l.Op("TBZ", Imm(int64(t.bit)), h, To(skip))
+			for i, crc := range l.crc {
+				w := l.GP()
+				l.Op(t.load, Mem(l.at[i], 1<<t.bit), w)
+				l.Op(l.poly.opcode+t.operand, w, crc)
+			}
+			l.Label(skip)
+		}
+	}
+	l.Comment("the first n mod 16 bytes, for the dot products right-aligned in a row")
+	toEnd, _ := l.slides(l.Program, h)
+	c := load(l.Program, Mem(l.k, -width))
+	for v, acc := range l.acc {
+		a := l.at[l.scalar+v]
+		d := load(l.Program, Mem(a, 0))
+		shuffle(l.Program, toEnd, d, d)
+		l.accumulate(l.Program, c, d, acc)
+		l.Op("ADD", h, a)
+	}
+}
+
+// chain adds row r of chunk i to its chain.
+func (l *chunkLoop) chain(i, r int) {
+	x, y := l.GP(), l.GP()
+	l.Op("LDP", Mem(l.at[i], width*r), Pair(x, y))
+	l.Op(l.poly.opcode+"X", x, l.crc[i])
+	l.Op(l.poly.opcode+"X", y, l.crc[i])
+	if l.copying {
+		l.Op("STP", Pair(x, y), Mem(l.copyOf(l.at[i]), width*r))
+	}
+}
+
+// row takes one row of every chunk.
+func (l *chunkLoop) row() {
+	c := l.Vec()
+	l.Op("FMOVQ.P", Mem(l.k, width), c.Q())
+	for v, acc := range l.acc {
+		a := l.at[l.scalar+v]
+		d := load(l.Program, Mem(a, 0))
+		if l.copying {
+			l.Op("FMOVQ", d.Q(), Mem(l.copyOf(a), 0))
+		}
+		l.accumulate(l.Program, c, d, acc)
+	}
+	for i := range l.crc {
+		l.chain(i, 0)
+	}
+	for _, a := range l.at {
+		l.Op("ADD", Imm(width), a)
+	}
+}
+
+// four takes four rows of every chunk, two rows at a time, and spreads the
+// chains' instructions evenly between the others. It prefetches what comes
+// after the group as if that were read from its start on: the hardware does not
+// foresee so many streams.
+func (l *chunkLoop) four(ahead Reg) {
+	chunks := l.scalar + l.vector
+	prefetched := 0
+	for r := 0; r < unroll; r += 2 {
+		c, d := l.Vec(), l.Vec()
+		l.Op("FLDPQ", Mem(l.k, width*r), Pair(c.Q(), d.Q()))
+		done := 0
+		for v, acc := range l.acc {
+			a := l.at[l.scalar+v]
+			e, f := l.load(l.Program, a, width*r)
+			if l.copying {
+				l.Op("FSTPQ", Pair(e.Q(), f.Q()), Mem(l.copyOf(a), width*r))
+			}
+			l.accumulate(l.Program, c, e, acc)
+			l.accumulate(l.Program, d, f, acc)
+			for ; done < 2*l.scalar*(v+1)/l.vector; done++ {
+				l.chain(done%l.scalar, r+done/l.scalar)
+			}
+			for ; prefetched < chunks*(r/2*l.vector+v+1)/(unroll/2*l.vector); prefetched++ {
+				l.Op("PRFM", Mem(ahead, 64*prefetched), PLDL1KEEP)
+			}
+		}
+	}
+	for _, a := range l.at {
+		l.Op("ADD", Imm(unroll*width), a)
+	}
+	l.Op("ADD", Imm(int64(chunks*unroll*width)), ahead)
+	l.Op("ADD", Imm(unroll*width), l.k)
+}
+
+// store writes the sums of the group and moves the pointer sums past them.
+func (l *chunkLoop) store(init, table, sums Reg) {
+	for _, crc := range l.crc {
+		storeSum(l.Program, crc, sums)
+	}
+	b := newBarrett(l.Program, table)
+	for v, acc := range l.acc {
+		xor(l.Program, init, acc)
+		b.reduce(l.Program, acc)
+		if v%4 == 3 {
+			storeFour(l.Program, l.acc[v-3:v+1], sums)
+		}
+	}
+	for _, acc := range l.acc[l.vector&^3:] {
+		w := l.GP()
+		l.Op("VMOV", acc.S(2), w)
+		l.Op("REVW", w, w)
+		l.Op("MOVW.P", w, Mem(sums, 4))
+	}
 }
 
 // storeFour writes dword 2 of four registers, big-endian, and moves the pointer
