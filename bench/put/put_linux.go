@@ -60,6 +60,9 @@ const (
 
 	packet64k = packet.DefaultPacketSize
 	packet1m  = 1056252 // the ticket's
+
+	// What HDFS has in flight with packets of its default size: 80 of them.
+	ticketFlight = 80 * (packet64k + 21)
 )
 
 // A destination takes files over loopback TCP.
@@ -90,8 +93,7 @@ func ours(cfg client.PutConfig) func(context.Context, string, int64, int64) erro
 // reference puts a file as one block.
 func reference(packetSize int, sum peer.Checksum) func(context.Context, string, int64, int64) error {
 	return func(ctx context.Context, addr string, id, n int64) error {
-		w, err := peer.Dial(ctx, addr, packet.Block{Pool: peer.Pool, ID: id, Stamp: 1001, NumBytes: n},
-			peer.WriterConfig{PacketSize: packetSize, Checksum: sum, Reuse: true})
+		w, err := peer.Dial(ctx, addr, packet.Block{Pool: peer.Pool, ID: id, Stamp: 1001, NumBytes: n}, packetSize, sum)
 		if err != nil {
 			return err
 		}
@@ -146,8 +148,8 @@ func files(ctx context.Context, sz size, r *lab.Report) (err error) {
 	datanode := &destination{addr: node.Addr, forget: node.Forget}
 
 	ways := []way{
-		{"packets=64k/two-pwrites-receiver", twoPwrites, ours(client.PutConfig{PacketSize: packet64k})},
-		{"packets=1m/two-pwrites-receiver", twoPwrites, ours(client.PutConfig{PacketSize: packet1m})},
+		{"packets=64k/two-pwrites-receiver", twoPwrites, ours(client.PutConfig{PacketSize: packet64k, InFlight: ticketFlight})},
+		{"packets=1m/two-pwrites-receiver", twoPwrites, ours(client.PutConfig{PacketSize: packet1m, InFlight: ticketFlight})},
 		{"packets=64k/datanode", datanode, ours(client.PutConfig{PacketSize: packet64k})},
 		{"packets=1m/datanode", datanode, ours(client.PutConfig{PacketSize: packet1m})},
 		{"path", datanode, ours(client.PutConfig{})},

@@ -53,11 +53,10 @@ var ticket = []struct {
 	changed float64
 }{{10, 7476, 7804}, {20, 14160, 14633}, {100, 65135, 66489}}
 
-// A stream is a block that a log is written to.
+// A stream is what a log is written to.
 type stream interface {
 	Write([]byte) (int, error)
 	Flush() error
-	Close() error
 }
 
 // ours makes Flush a method without a context.
@@ -92,13 +91,11 @@ func measure(ctx context.Context, sz size, r *lab.Report) (err error) {
 		return packet.Block{Pool: peer.Pool, ID: id, Stamp: 1001, NumBytes: 128 << 20}
 	}
 	pools := map[string]*packet.Pool{
+		off:     packet.NewPool(packet.PoolConfig{Unpooled: true}),
 		on:      packet.NewPool(packet.PoolConfig{}),
 		bounded: packet.NewPool(packet.PoolConfig{Bytes: 4 * packet.DefaultPacketSize}),
 	}
-	open := func(way string) (stream, error) {
-		if way == off {
-			return peer.Dial(ctx, node.Addr, block(), peer.WriterConfig{PacketSize: packet.DefaultPacketSize, Checksum: peer.Kernels})
-		}
+	open := func(way string) (*packet.Writer, error) {
 		return dial(ctx, node.Addr, block(), packet.StreamConfig{Pool: pools[way], PacketSize: packet.DefaultPacketSize})
 	}
 
@@ -109,19 +106,19 @@ func measure(ctx context.Context, sz size, r *lab.Report) (err error) {
 		for _, way := range ways {
 			name := fmt.Sprintf("%dwriters/pool=%s", t.writers, way)
 			n := sz.appends / t.writers
-			var s stream
+			var w *packet.Writer
 			var before uint64
 			row := &lab.Row{
 				Name: name, Work: float64(n * t.writers),
 				Prepare: func() (err error) {
-					s, err = open(way)
+					w, err = open(way)
 					before = mallocs()
 					return err
 				},
-				Do: func() error { return newLog(s).run(t.writers, n) },
+				Do: func() error { return newLog(ours{w}).run(t.writers, n) },
 				Check: func() error {
 					allocs[name] = append(allocs[name], float64(mallocs()-before)/float64(n*t.writers))
-					return errors.Join(s.Close(), node.Forget())
+					return errors.Join(w.Close(), node.Forget())
 				},
 			}
 			rows[name] = row
@@ -168,14 +165,13 @@ func measure(ctx context.Context, sz size, r *lab.Report) (err error) {
 	return nil
 }
 
-func dial(ctx context.Context, addr string, block packet.Block, cfg packet.StreamConfig) (stream, error) {
+func dial(ctx context.Context, addr string, block packet.Block, cfg packet.StreamConfig) (*packet.Writer, error) {
 	conn, err := client.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	request := packet.WriteBlock{Block: block, ClientName: "wal", Stage: packet.SetupCreate, PipelineSize: 1}
-	w, err := packet.NewWriter(ctx, conn, request, packet.WriterConfig{StreamConfig: cfg})
-	return ours{w}, err
+	return packet.NewWriter(ctx, conn, request, packet.WriterConfig{StreamConfig: cfg})
 }
 
 func mallocs() uint64 {
@@ -312,19 +308,18 @@ func steady(ctx context.Context, sz size) (float64, error) {
 	defer l.Close()
 	served := make(chan error, 1)
 	go func() { served <- discard(l) }()
-	s, err := dial(ctx, l.Addr().String(), packet.Block{Pool: peer.Pool, ID: 1, NumBytes: 1 << 40},
+	w, err := dial(ctx, l.Addr().String(), packet.Block{Pool: peer.Pool, ID: 1, NumBytes: 1 << 40},
 		packet.StreamConfig{PacketSize: packet.DefaultPacketSize})
 	if err != nil {
 		return 0, err
 	}
-	w := s.(ours)
 	data := make([]byte, 1<<20)
 	work := func(packets int) error {
 		for range packets {
 			if _, err := w.Write(data[:recordLen]); err != nil {
 				return err
 			}
-			if err := w.Flush(); err != nil {
+			if err := w.Flush(ctx); err != nil {
 				return err
 			}
 		}
@@ -333,7 +328,7 @@ func steady(ctx context.Context, sz size) (float64, error) {
 				return err
 			}
 		}
-		return w.Flush()
+		return w.Flush(ctx)
 	}
 	err = work(1000)
 	before, sent := mallocs(), w.Stats().Packets

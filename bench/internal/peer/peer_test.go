@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,43 +25,20 @@ func random(n int) []byte {
 	return b
 }
 
-// TestWriter lets our datanode judge the reference writer: what it makes of
-// random writes and concurrent flushes.
+// TestWriter lets our datanode judge the reference writer.
 func TestWriter(t *testing.T) {
-	for _, reuse := range []bool{false, true} {
-		testWriter(t, WriterConfig{PacketSize: 8192, Checksum: HashCRC32, Reuse: reuse})
-	}
-}
-
-func testWriter(t *testing.T, cfg WriterConfig) {
 	d, err := StartDatanode(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	block := packet.Block{Pool: Pool, ID: 1, Stamp: 1001, NumBytes: 1 << 20}
-	w, err := Dial(context.Background(), d.Addr, block, cfg)
+	w, err := Dial(context.Background(), d.Addr, block, 8192, HashCRC32)
 	if err != nil {
 		t.Fatal(err)
 	}
 	data := random(300_000)
-	var flushes sync.WaitGroup
-	for rest := data[:200_000]; len(rest) > 0; {
-		n := min(rand.IntN(3000), len(rest))
-		if _, err := w.Write(rest[:n]); err != nil {
-			t.Fatal(err)
-		}
-		rest = rest[n:]
-		flushes.Add(1)
-		go func() {
-			defer flushes.Done()
-			if err := w.Flush(); err != nil {
-				t.Error(err)
-			}
-		}()
-	}
-	flushes.Wait()
-	if _, err := w.ReadFrom(bytes.NewReader(data[200_000:])); err != nil {
-		t.Fatal(err)
+	if n, err := w.ReadFrom(bytes.NewReader(data)); err != nil || n != int64(len(data)) {
+		t.Fatal(n, err)
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
