@@ -569,13 +569,13 @@ func TestMaxWriters(t *testing.T) {
 			t.Fatal("an append with another chunk size")
 		}
 	}
-	w, err := s.Append(bg, testBlock(0), 1002, 0, crc.Chunks{})
-	if err != nil {
+	if _, err := s.Append(bg, testBlock(0), 1002, 0, crc.Chunks{}); err != nil {
 		t.Fatal(err)
 	}
 	refused()
 	// Who takes the place of another writer needs none of its own.
-	if w, err = s.Recover(bg, testBlock(0), 1003, 0, 0, crc.Chunks{}); err != nil {
+	w, err := s.Recover(bg, testBlock(0), 1003, 0, 0, crc.Chunks{})
+	if err != nil {
 		t.Fatal(err)
 	}
 	refused()
