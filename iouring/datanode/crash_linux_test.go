@@ -329,6 +329,7 @@ func TestCrashPowerCut(t *testing.T) {
 			}
 			clear(promised)
 		}
+		emulated := false
 		_, durable := crashAfter(t, dir, uint64(i)|1<<21, time.Duration(rnd.IntN(300))*time.Millisecond, func() {
 			f, err := os.Open(mount)
 			if err != nil {
@@ -336,10 +337,14 @@ func TestCrashPowerCut(t *testing.T) {
 				return
 			}
 			defer f.Close()
-			if err := unix.IoctlSetPointerInt(int(f.Fd()), ext4IOCShutdown, noLogFlush); err != nil {
+			err = unix.IoctlSetPointerInt(int(f.Fd()), ext4IOCShutdown, noLogFlush)
+			if emulated = errors.Is(err, unix.ENOSYS); err != nil && !emulated {
 				t.Error(err)
 			}
 		})
+		if emulated {
+			t.Skip("SKIPPED, NOT TESTED: this emulator of Linux does not know how to shut ext4 down")
+		}
 		if err := errors.Join(down(), up()); err != nil {
 			t.Fatal(err)
 		}
