@@ -243,6 +243,67 @@ func TestPutGet(t *testing.T) {
 	}
 }
 
+// put to three datanodes is one pipeline, which goes on when one of them dies.
+func TestPutPipeline(t *testing.T) {
+	nodes := make([]*served, 3)
+	put := []string{"put"}
+	for i := range nodes {
+		nodes[i] = serve(t, "127.0.0.1:0")
+		put = append(put, "--to", nodes[i].addr)
+	}
+	dir := t.TempDir()
+	file := randomFile(t, dir, "file", 3<<20+77)
+	want, _ := os.ReadFile(file)
+	manifest := filepath.Join(dir, "manifest.json")
+	check := func(from ...*served) {
+		t.Helper()
+		for _, n := range from {
+			out := filepath.Join(dir, "back")
+			must(t, "get", manifest, "--from", n.addr, "-o", out)
+			if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s: %d bytes came back, %v", n.addr, len(got), err)
+			}
+			must(t, "verify", n.dir)
+		}
+	}
+	must(t, append(put, file, "--manifest", manifest, "--block-size", "1MiB")...)
+	check(nodes...)
+	blocks, _ := blockFiles(t, nodes[0].dir)
+	if len(blocks) != 4 {
+		t.Errorf("%d blocks", len(blocks))
+	}
+	for _, block := range blocks {
+		first, _ := os.ReadFile(block)
+		for _, n := range nodes[1:] {
+			other, err := os.ReadFile(filepath.Join(n.dir, strings.TrimPrefix(block, nodes[0].dir)))
+			if err != nil || !bytes.Equal(other, first) {
+				t.Errorf("%s is not the same on %s: %v", block, n.addr, err)
+			}
+		}
+	}
+
+	killed := make(chan struct{})
+	go func() {
+		defer close(killed)
+		for { // until it has something of the block
+			blocks, _ := blockFiles(t, nodes[1].dir)
+			for _, b := range blocks {
+				if info, err := os.Stat(b); err == nil && strings.Contains(b, "/rbw/") && info.Size() > 0 {
+					nodes[1].cmd.Process.Kill()
+					return
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	must(t, append(put, file, "--manifest", manifest, "--rate", "6MiB")...)
+	<-killed
+	check(nodes[0], nodes[2])
+	nodes[1].cmd.Wait()
+	again := serveDir(t, nodes[1].dir, "127.0.0.1:0")
+	must(t, "verify", again.dir)
+}
+
 func TestServeSignals(t *testing.T) {
 	node := serve(t, "127.0.0.1:0", "--backend", "syscall")
 	fails(t, 1, []string{node.dir}, "serve", "--dir", node.dir, "--listen", "127.0.0.1:0")

@@ -157,10 +157,11 @@ func (k *link) carry(from net.Conn) {
 
 // A testPipeline is datanodes and the ways to them.
 type testPipeline struct {
-	stores []*Store
-	dirs   []string
-	links  []*link
-	to     []string
+	stores  []*Store
+	servers []*Server
+	dirs    []string
+	links   []*link
+	to      []string
 }
 
 func newPipeline(t testing.TB, nodes int, cfg ServerConfig) *testPipeline {
@@ -169,9 +170,10 @@ func newPipeline(t testing.TB, nodes int, cfg ServerConfig) *testPipeline {
 	for range nodes {
 		dir := t.TempDir()
 		s := openStore(t, dir)
-		_, addr := startServerOn(t, s, cfg, "tcp", "127.0.0.1:0")
+		server, addr := startServerOn(t, s, cfg, "tcp", "127.0.0.1:0")
 		k := newLink(t, addr)
-		p.stores, p.dirs, p.links, p.to = append(p.stores, s), append(p.dirs, dir), append(p.links, k), append(p.to, k.Addr().String())
+		p.stores, p.servers, p.dirs = append(p.stores, s), append(p.servers, server), append(p.dirs, dir)
+		p.links, p.to = append(p.links, k), append(p.to, k.Addr().String())
 	}
 	return p
 }
@@ -182,7 +184,11 @@ func (p *testPipeline) put(t testing.TB, data []byte, cfg client.PutConfig) (pac
 	rest := p.to
 	cfg.Pool = testPool
 	cfg.BlockSize = 8 << 20
+	seen := cfg.Recover
 	cfg.Recover = func(ctx context.Context, to []string, failure *packet.WriteError) ([]string, int64, error) {
+		if seen != nil {
+			_, _, _ = seen(ctx, to, failure)
+		}
 		next, stamp, err := client.WithoutBadNode(ctx, to, failure)
 		if err == nil {
 			rest = next
@@ -279,6 +285,53 @@ func TestPipelineFaults(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A node that is shut down tells the client, which goes on without it.
+func TestPipelineRestart(t *testing.T) {
+	data := randomBytes(68, 3<<20)
+	for victim := range 3 {
+		checkLeaks(t)
+		p := newPipeline(t, 3, ServerConfig{})
+		half := make(chan struct{})
+		down := make(chan error, 1)
+		go func() {
+			<-half
+			ctx, cancel := context.WithCancel(bg)
+			cancel()
+			down <- p.servers[victim].Shutdown(ctx)
+		}()
+		var failure *packet.WriteError
+		var once sync.Once
+		b, left, _ := p.put(t, data, client.PutConfig{PacketSize: packet.DefaultPacketSize, InFlight: 256 << 10, Progress: func(n int64) {
+			r := p.stores[victim].find(packet.Block{Pool: testPool, ID: 1})
+			if r != nil && p.visible(victim) > 1<<20 {
+				once.Do(func() { close(half) })
+			}
+		}, FirstID: 1, Recover: func(_ context.Context, _ []string, f *packet.WriteError) ([]string, int64, error) {
+			failure = f
+			return nil, 0, nil
+		}})
+		if err := <-down; !errors.Is(err, context.Canceled) {
+			t.Errorf("Shutdown: %v", err)
+		}
+		var ack *packet.AckError
+		if !errors.As(failure, &ack) || ack.Status != packet.OOBRestart || ack.Node != victim || ack.Seqno != packet.UnknownSeqno {
+			t.Errorf("node %d: the client heard %v", victim, failure)
+		}
+		if len(left) != 2 || slices.Contains(left, victim) {
+			t.Errorf("without node %d the block is on %v", victim, left)
+		}
+		p.check(t, b, left, data)
+	}
+}
+
+// visible returns how much of block 1 readers of a node see.
+func (p *testPipeline) visible(node int) int64 {
+	r := p.stores[node].find(packet.Block{Pool: testPool, ID: 1})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.length
 }
 
 // A pipeline is set up to the end or not at all, and the client hears which node

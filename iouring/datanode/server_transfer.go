@@ -62,7 +62,7 @@ func (c *conn) sendCopy(req *packet.TransferBlock) error {
 		return err
 	}
 	err = m.sendBlock(s.ctx, r)
-	if req.ClientName == "" { // nothing is answered
+	if err != nil && !lost(err) || req.ClientName == "" { // then nothing is answered
 		return err
 	}
 	// What a node says that refuses the copy counts more than that it takes no more

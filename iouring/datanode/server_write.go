@@ -349,8 +349,8 @@ func (s *writeSession) ack() error {
 // sendLocked acknowledges the packets that are dealt with here, when there is
 // nobody else to wait for.
 func (s *writeSession) sendLocked() error {
-	if s.done == 0 {
-		return nil
+	if s.done == 0 || s.mirror != nil && s.ctx.Err() != nil {
+		return nil // the mirror was let go of by this node
 	}
 	var acks []byte
 	for _, p := range s.pending[:s.done] {
