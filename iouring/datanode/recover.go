@@ -5,8 +5,10 @@ package datanode
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -206,20 +208,62 @@ func (v *volume) young(info fs.FileInfo) bool {
 // look at.
 func (s *Store) setAside(paths ...string) error {
 	for _, path := range paths {
-		s.log.Warn("a file that makes no replica is set aside", "file", path, "as", path+".lost")
-		if err := renameNew(path, path+".lost"); err != nil {
+		aside, err := lostName(path)
+		if err != nil {
+			return err
+		}
+		s.log.Warn("a file that makes no replica is set aside", "file", path, "as", aside)
+		if err := renameNew(path, aside); err != nil {
 			return err
 		}
 	}
 	return syncDir(filepath.Dir(paths[0]))
 }
 
+// keepAside copies files of which a recovery is going to cut something off that
+// has its checksums.
+func (s *Store) keepAside(files ...*os.File) error {
+	for _, f := range files {
+		aside, err := lostName(f.Name())
+		if err != nil {
+			return err
+		}
+		s.log.Warn("a file that is going to be cut is kept aside", "file", f.Name(), "as", aside)
+		if err := copyFile(aside, f); err != nil {
+			return err
+		}
+	}
+	return syncDir(filepath.Dir(files[0].Name()))
+}
+
+func copyFile(to string, from *os.File) error {
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, io.NewSectionReader(from, 0, math.MaxInt64))
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// lostName returns a name for a file that is set aside, which nothing has yet.
+func lostName(path string) (string, error) {
+	name := path + ".lost"
+	for n := 2; ; n++ {
+		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+			return name, nil
+		} else if err != nil {
+			return "", err
+		}
+		name = fmt.Sprintf("%s.lost%d", path, n)
+	}
+}
+
 // recover checks a replica that was being written, or that a power cut may have
 // taken something from, against its checksums. It cuts it to the longest valid
 // prefix and makes that durable. A finalized replica that is not whole goes back
-// to the unfinished ones, unless there are valid chunks behind the bad one: that
-// is no crash, and stays for the readers to find. It reports whether there is a
-// replica.
+// to the unfinished ones. If there are valid chunks behind the bad one, it keeps
+// copies of the files: pages get to a disk in any order, but it may also be a
+// chunk that was synced, and is damaged. It reports whether there is a replica.
 func (s *Store) recover(r *replica, young bool) (kept bool, err error) {
 	blk, err := os.OpenFile(r.blockPath(), os.O_RDWR, 0)
 	if err != nil {
@@ -254,19 +298,29 @@ func (s *Store) recover(r *replica, young bool) (kept bool, err error) {
 		return false, err
 	}
 	n, lastSum, err := validPrefix(blk, meta, h.Chunks, r.length)
+	more, metaSize := false, int64(0)
+	if err == nil && n < r.length {
+		more, err = validBehind(blk, meta, h.Chunks, n, r.length)
+	}
+	if err == nil {
+		metaSize, err = fileSize(meta)
+	}
+	switch {
+	case err != nil && r.state == finalized:
+		r.vol.unread = true
+		s.log.Error("a finalized block cannot be read", "file", blk.Name(), "error", err)
+		return true, nil
+	case err != nil:
+		return false, err
+	case r.state == finalized && n == r.length && metaSize == metaLen(h.Chunks, n):
+		return true, nil
+	}
+	if more {
+		if err := s.keepAside(blk, meta); err != nil {
+			return false, err // nothing is cut off then
+		}
+	}
 	if r.state == finalized {
-		if err == nil && n == r.length {
-			return true, nil
-		}
-		var more bool
-		if err == nil {
-			more, err = validBehind(blk, meta, h.Chunks, n, r.length)
-		}
-		if err != nil || more {
-			r.vol.unread = r.vol.unread || err != nil
-			s.log.Error("a finalized block is damaged", "file", blk.Name(), "offset", n, "error", err)
-			return true, nil
-		}
 		from := r.directory()
 		if err := r.move(rbwPath(r.vol.root, r.key.pool), r.stamp); err != nil {
 			return false, err
@@ -275,9 +329,6 @@ func (s *Store) recover(r *replica, young bool) (kept bool, err error) {
 		if err := errors.Join(syncDir(r.directory()), syncDir(from)); err != nil {
 			return false, err
 		}
-	}
-	if err != nil {
-		return false, err
 	}
 	if err := truncate(blk, meta, h.Chunks, n, lastSum); err != nil {
 		return false, err

@@ -386,16 +386,17 @@ func TestRecoverFinalized(t *testing.T) {
 		closed     bool
 		want       int // bytes that are left, -1: it stays as it is
 	}{
-		"whole":             {data, good, false, -1},
-		"cut data":          {data[:1700], good, false, 1536},
-		"cut at a chunk":    {data[:1536], good, false, -1}, // every checksum is right
-		"zeros at the end":  {append(bytes.Clone(data[:2000]), make([]byte, 1000)...), good, false, 1536},
-		"cut checksums":     {data, good[:15], false, 1024},
-		"damaged inside":    {flipped, good, false, -1},
-		"closed, header":    {data, make([]byte, 100), true, -1},
-		"closed, zeros":     {append(bytes.Clone(data[:2000]), make([]byte, 1000)...), good, true, -1},
-		"closed, cut off":   {data, good[:15], true, -1},
-		"nothing was there": {nil, good[:7], false, -1},
+		"whole":              {data, good, false, -1},
+		"cut data":           {data[:1700], good, false, 1536},
+		"cut at a chunk":     {data[:1536], good, false, 1536},
+		"a chunk is missing": {data[:2560], good, false, 2560},
+		"zeros at the end":   {append(bytes.Clone(data[:2000]), make([]byte, 1000)...), good, false, 1536},
+		"cut checksums":      {data, good[:15], false, 1024},
+		"damaged inside":     {flipped, good, false, 512},
+		"closed, header":     {data, make([]byte, 100), true, -1},
+		"closed, zeros":      {append(bytes.Clone(data[:2000]), make([]byte, 1000)...), good, true, -1},
+		"closed, cut off":    {data, good[:15], true, -1},
+		"nothing was there":  {nil, good[:7], false, -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := fastDir(t)
@@ -414,6 +415,13 @@ func TestRecoverFinalized(t *testing.T) {
 				checkFiles(t, s, b, c, data[:test.want])
 				if state := s.find(b).state; state != waiting {
 					t.Errorf("the block is %v", state)
+				}
+				// What has its checksums behind a bad chunk is not thrown away.
+				for name, want := range map[string][]byte{BlockName(1) + ".lost": test.data, MetaName(1, 1001) + ".lost": test.meta} {
+					got, err := os.ReadFile(filepath.Join(fin, name))
+					if kept := err == nil && bytes.Equal(got, want); kept != bytes.Equal(test.data, flipped) {
+						t.Errorf("%s: %d bytes, %v", name, len(got), err)
+					}
 				}
 				report := verify(t, VerifyConfig{}, root)
 				if !report.OK() || report.Files != 1 {

@@ -426,15 +426,22 @@ func TestCreateRefusals(t *testing.T) {
 	if got, err := os.ReadFile(stray + ".lost"); err != nil || string(got) != "mine" {
 		t.Errorf("the stray file is %q, %v", got, err)
 	}
-	again := filepath.Join(filepath.Dir(stray), BlockName(4))
-	if err := errors.Join(os.WriteFile(again, nil, 0o644), os.WriteFile(again+".lost", []byte("mine"), 0o644)); err != nil {
+	if err := os.WriteFile(filepath.Join(filepath.Dir(stray), MetaName(3, 1002)), []byte("more"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Create(bg, testBlock(4), crc.Chunks{}); !errors.Is(err, os.ErrExist) {
-		t.Errorf("nowhere to set a file aside: %v", err)
+	if w, err := s.Append(bg, testBlock(3), 1002, 4, crc.Chunks{}); err == nil {
+		t.Error("an append overwrites a stray file")
+		w.Abort(bg)
 	}
-	if got, err := os.ReadFile(again + ".lost"); err != nil || string(got) != "mine" {
-		t.Errorf("what was set aside before is %q, %v", got, err)
+	second := filepath.Join(filepath.Dir(stray), BlockName(4))
+	if err := errors.Join(os.WriteFile(second, []byte("second"), 0o644), os.WriteFile(second+".lost", []byte("first"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	writeBlock(t, s, testBlock(4), crc.Chunks{}, []byte("data"))
+	for name, want := range map[string]string{second + ".lost": "first", second + ".lost2": "second"} {
+		if got, err := os.ReadFile(name); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
 	}
 }
 
