@@ -129,22 +129,30 @@ type lab struct {
 
 func newLab(t testing.TB, backend iouring.Choice, direct bool) *lab {
 	l := &lab{TB: t, fs: mountFS(t), direct: direct}
+	l.setUp(backend)
+	t.Cleanup(l.tearDown)
+	return l
+}
+
+func (l *lab) setUp(backend iouring.Choice) {
+	l.Helper()
 	var err error
 	if l.backend, err = iouring.Open(iouring.Config{Backend: backend}); err != nil {
-		t.Skipf("SKIPPED, NOT TESTED: no %s: %v", backend, err)
+		l.Skipf("SKIPPED, NOT TESTED: no %s: %v", backend, err)
 	}
-	if l.arena, err = iouring.NewArena(iouring.ArenaConfig{Bytes: 16 << 20, MaxBuffer: 1 << 20}); err != nil {
-		t.Fatal(err)
+	if l.arena, err = iouring.NewArena(iouring.ArenaConfig{Bytes: 32 << 20, MaxBuffer: 1 << 20}); err != nil {
+		l.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if n := l.arena.InUse(); n != 0 {
-			t.Errorf("%d bytes of the arena are still in use", n)
-		}
-		if err := errors.Join(l.backend.Close(), l.arena.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	return l
+}
+
+func (l *lab) tearDown() {
+	l.Helper()
+	if n := l.arena.InUse(); n != 0 {
+		l.Errorf("%d bytes of the arena are still in use", n)
+	}
+	if err := errors.Join(l.backend.Close(), l.arena.Close()); err != nil {
+		l.Error(err)
+	}
 }
 
 // dir returns the name of a new directory on the failing disk.
