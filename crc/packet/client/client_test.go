@@ -195,7 +195,13 @@ func (n *memoryNode) write(conn net.Conn, in *bufio.Reader, req *packet.WriteBlo
 		if _, err := conn.Write(ack.Append(nil)); err != nil {
 			return err
 		}
-		if h.Last || ack.Replies[0] != packet.Success {
+		if ack.Replies[0] != packet.Success {
+			// A reset, which closing with unread input makes, could overtake the ack.
+			conn.SetReadDeadline(time.Now().Add(time.Second))
+			io.Copy(io.Discard, in)
+			return nil
+		}
+		if h.Last {
 			return nil
 		}
 	}
