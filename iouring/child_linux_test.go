@@ -187,8 +187,9 @@ func TestSeccomp(t *testing.T) {
 }
 
 // seccompLateChild forbids submitting when the engine is already at work.
-func seccompLateChild([]string) (any, error) {
-	e, err := iouring.NewEngine(iouring.EngineConfig{})
+func seccompLateChild(args []string) (any, error) {
+	dedicated := args[0] == "dedicated"
+	e, err := iouring.NewEngine(iouring.EngineConfig{Dedicated: dedicated})
 	if err != nil {
 		return nil, err
 	}
@@ -206,20 +207,27 @@ func seccompLateChild([]string) (any, error) {
 		_, err := e.Wait(context.Background(), &ops[i])
 		errs = append(errs, fmt.Sprint(err))
 	}
-	return errs, e.Close()
+	// A dedicated ring always has something in flight, which now cannot be waited
+	// for.
+	if err := e.Close(); dedicated != errors.Is(err, unix.EPERM) {
+		return nil, fmt.Errorf("close: %w", err)
+	}
+	return errs, nil
 }
 
 func TestSeccompLate(t *testing.T) {
 	needRing(t)
-	var errs []string
-	runChild(t, &errs, "seccomp-late")
-	for _, e := range errs {
-		if e != unix.EPERM.Error() {
-			t.Errorf("operation that could not be submitted: %s", e)
+	for _, mode := range []string{"shared", "dedicated"} {
+		var errs []string
+		runChild(t, &errs, "seccomp-late", mode)
+		for _, e := range errs {
+			if e != unix.EPERM.Error() {
+				t.Errorf("%s: operation that could not be submitted: %s", mode, e)
+			}
 		}
-	}
-	if len(errs) != 3 {
-		t.Errorf("%d results", len(errs))
+		if len(errs) != 3 {
+			t.Errorf("%s: %d results", mode, len(errs))
+		}
 	}
 }
 

@@ -446,9 +446,9 @@ func (e *Engine) fill() int {
 	return n
 }
 
-// submit submits what was pushed and waits for completions. It returns an error
-// if the kernel asks to come again; if it wants no more, all that it has not
-// taken fails.
+// submit submits what was pushed and waits for completions. After an error the
+// kernel has not taken all: if it asks to come again the rest stays queued, if it
+// wants no more the rest fails.
 func (e *Engine) submit(wait int) error {
 	before := e.ring.enters
 	n, err := e.ring.SubmitAndWait(wait)
@@ -466,7 +466,7 @@ func (e *Engine) submit(wait int) error {
 	errors.As(err, &errno)
 	e.ring.retract(errno, (*Op).complete)
 	e.failQueue(err)
-	return nil
+	return err
 }
 
 // reap takes the completions that are there.
