@@ -339,7 +339,7 @@ func (n *ownNode) close() error {
 }
 
 func (n *ownNode) info() packet.DatanodeInfo {
-	return packet.DatanodeInfo{IPAddr: n.addr.IP.String(), HostName: "localhost", UUID: "ours", XferPort: uint32(n.addr.Port)}
+	return packet.DatanodeInfo{IPAddr: n.addr.IP.String(), HostName: "localhost", UUID: fmt.Sprint("ours-", n.addr.Port), XferPort: uint32(n.addr.Port)}
 }
 
 // replica returns the files of a finalized block.

@@ -138,15 +138,23 @@ func fileChecksums(t *trial) error {
 // sameChecksums asks Hadoop for the checksums of a file in the cluster, or of
 // its first length bytes if that is not "-"; they must be ours of s.
 func (t *trial) sameChecksums(hexPath string, s fileShape, length any) error {
+	return t.judgeChecksums(s, length != "-", func(mode string) ([]string, *refusal) {
+		return t.ask("cluster.checksum", hexPath, mode, length)
+	})
+}
+
+// judgeChecksums asks Hadoop for the checksums of a file, in both modes; they
+// must be ours of s. cut says that the file goes on behind s.
+func (t *trial) judgeChecksums(s fileShape, cut bool, ask func(mode string) ([]string, *refusal)) error {
 	sum, err := t.fileSum(s)
 	if err != nil {
 		return err
 	}
-	answer, refused := t.ask("cluster.checksum", hexPath, "MD5MD5CRC", length)
+	answer, refused := ask("MD5MD5CRC")
 	if refused != nil {
 		return refused
 	}
-	if cut := length != "-"; !cut {
+	if !cut {
 		t.same(sum.MD5Name(), answer[0], "%v: name", s)
 		// getBytes returns Hadoop's whole buffer, with zeros at the end
 		b := bytesOf(answer[1])
@@ -155,7 +163,7 @@ func (t *trial) sameChecksums(hexPath string, s fileShape, length any) error {
 	} else { // the name tells the chunks of a whole block, if there are several
 		t.same(fmt.Sprintf("%x", sum.MD5), answer[2][strings.Index(answer[2], ":")+1:], "%v: first bytes", s)
 	}
-	if answer, refused = t.ask("cluster.checksum", hexPath, "COMPOSITE_CRC", length); refused != nil {
+	if answer, refused = ask("COMPOSITE_CRC"); refused != nil {
 		return refused
 	}
 	if s.length == 0 { // of an empty file there is only the other one

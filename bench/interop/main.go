@@ -25,7 +25,7 @@ import (
 )
 
 // checks in the order in which they run.
-var checks = slices.Concat(wireChecks, streamChecks, sumChecks, diskChecks, fileChecks, clusterChecks, clientChecks, scanChecks, twinChecks)
+var checks = slices.Concat(wireChecks, streamChecks, sumChecks, diskChecks, fileChecks, clusterChecks, clientChecks, nodeChecks, scanChecks, twinChecks)
 
 func main() {
 	if err := run(); err != nil {

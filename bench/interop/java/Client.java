@@ -7,6 +7,7 @@ import java.lang.reflect.Proxy;
 import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.List;
@@ -77,6 +78,7 @@ final class Client {
   /** Answers what a client asks a name node. All blocks are on the same nodes. */
   private static final class NameNode implements InvocationHandler {
     DatanodeInfo[] nodes;
+    DatanodeInfo[] spares = DatanodeInfo.EMPTY_ARRAY; // for pipelines that have lost a node
     private final Map<String, Inode> files = new HashMap<>();
     private long nextId = 1 << 30;
     private long nextStamp = 1001;
@@ -117,8 +119,12 @@ final class Client {
           Inode f = files.get(a[0]);
           List<LocatedBlock> all = new ArrayList<>();
           long at = 0;
+          long start = (Long) a[1];
+          long length = (Long) a[2];
           for (ExtendedBlock b : f.blocks) {
-            all.add(located(b, at));
+            if (at + b.getNumBytes() > start && at - start < length) {
+              all.add(located(b, at));
+            }
             at += b.getNumBytes();
           }
           return new LocatedBlocks(at, false, all, all.isEmpty() ? null : all.get(all.size() - 1),
@@ -135,6 +141,12 @@ final class Client {
           ExtendedBlock b = new ExtendedBlock((ExtendedBlock) a[0]);
           b.setGenerationStamp(++nextStamp);
           return located(b, 0);
+        }
+        case "getAdditionalDatanode": {
+          DatanodeInfo[] existing = (DatanodeInfo[]) a[3];
+          DatanodeInfo[] all = Arrays.copyOf(existing, existing.length + 1);
+          all[existing.length] = spares[0];
+          return located((ExtendedBlock) a[2], all, 0);
         }
         case "updatePipeline":
           report((ExtendedBlock) a[2]);
@@ -160,13 +172,17 @@ final class Client {
     }
 
     private LocatedBlock located(ExtendedBlock b, long offset) {
-      String[] ids = new String[nodes.length];
-      StorageType[] types = new StorageType[nodes.length];
-      for (int i = 0; i < nodes.length; i++) {
-        ids[i] = "DS-" + i;
+      return located(b, nodes, offset);
+    }
+
+    private LocatedBlock located(ExtendedBlock b, DatanodeInfo[] on, long offset) {
+      String[] ids = new String[on.length];
+      StorageType[] types = new StorageType[on.length];
+      for (int i = 0; i < on.length; i++) {
+        ids[i] = "DS-" + on[i].getDatanodeUuid();
         types[i] = StorageType.DISK;
       }
-      LocatedBlock l = new LocatedBlock(new ExtendedBlock(b), nodes, ids, types, offset, false,
+      LocatedBlock l = new LocatedBlock(new ExtendedBlock(b), on, ids, types, offset, false,
           DatanodeInfo.EMPTY_ARRAY);
       l.setBlockToken(new Token<BlockTokenIdentifier>());
       return l;
@@ -228,6 +244,8 @@ final class Client {
           new Class<?>[] {ClientProtocol.class, Closeable.class}, NAME_NODE);
       client = new DFSClient(null, stub, conf, null);
     });
+    // client.spares NODES: what pipelines that have lost a node are given
+    commands.put("client.spares", (a, r) -> NAME_NODE.spares = Ops.nodes(a[1]));
     // client.create PATH TYPE BPC BLOCKSIZE
     commands.put("client.create", (a, r) -> {
       Options.ChecksumOpt opt = new Options.ChecksumOpt(DataChecksum.Type.valueOf(a[2]),

@@ -166,6 +166,12 @@ final class Cluster {
         r.addAll(files);
       }
     });
+    // cluster.nodes: the datanodes
+    commands.put("cluster.nodes", (a, r) -> {
+      for (DataNode n : cluster.getDataNodes()) {
+        r.add(Ops.nodes(new DatanodeInfo.DatanodeInfoBuilder().setNodeID(n.getDatanodeId()).build()));
+      }
+    });
     // cluster.locate PATH: the first block
     commands.put("cluster.locate", (a, r) -> add(r, cluster.getFileSystem().getClient()
         .getLocatedBlocks(Judge.text(a[1]), 0).get(0)));

@@ -79,6 +79,12 @@ final class Ops {
               Long.parseLong(a[10])));
       r.add(Judge.hex(out.toByteArray()));
     });
+    commands.put("op.transfer", (a, r) -> {
+      ByteArrayOutputStream out = new ByteArrayOutputStream();
+      new Sender(new DataOutputStream(out)).transferBlock(block(a, 1), token(a, 5),
+          Judge.text(a[9]), nodes(a[10]), types(a[11]), texts(a[12]));
+      r.add(Judge.hex(out.toByteArray()));
+    });
     // op.parse BYTES: the operation and its fields
     commands.put("op.parse", (a, r) -> {
       DataInputStream in = Judge.in(a[1]);
@@ -260,7 +266,16 @@ final class Ops {
     @Override
     public void transferBlock(ExtendedBlock b, Token<BlockTokenIdentifier> t, String client,
         DatanodeInfo[] targets, StorageType[] types, String[] storages) {
-      throw new UnsupportedOperationException();
+      head(r, b, t);
+      List<String> l = new ArrayList<>();
+      for (StorageType x : types) {
+        l.add(x.name());
+      }
+      List<String> ids = new ArrayList<>();
+      for (String x : storages) {
+        ids.add(Judge.hexText(x));
+      }
+      add(Judge.hexText(client), nodes(targets), join(l), join(ids));
     }
 
     @Override
