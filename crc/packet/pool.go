@@ -561,7 +561,7 @@ func (p *Pool) arm() {
 
 // serve hands buffers to the waiters at the head of the queue; p.mu is held.
 func (p *Pool) serve() {
-	for len(p.queue) > 0 {
+	for len(p.queue) > 0 && !p.shut {
 		w := p.queue[0]
 		s := p.take(w.size, w.home)
 		if s == nil {

@@ -245,6 +245,29 @@ func TestPoolClose(t *testing.T) {
 	}
 }
 
+// When a pool is closed, one waiter's end is no turn for the next.
+func TestPoolCloseServesNobody(t *testing.T) {
+	for range 50 {
+		p := NewPool(PoolConfig{Bytes: 300})
+		first := mustReserve(t, p, "first", 200)
+		errs := make(chan error, 2)
+		for i, size := range []int{300, 100} {
+			go func() {
+				_, err := p.Reserve(context.Background(), "waits", size)
+				errs <- err
+			}()
+			waitFor(t, func() bool { return p.Stats().Waiting == i+1 })
+		}
+		p.Close()
+		for range 2 {
+			if err := <-errs; err != ErrPoolClosed {
+				t.Fatal(err)
+			}
+		}
+		first.Close()
+	}
+}
+
 // A stream whose last buffer is smaller than what it asks for gets that one
 // when the bound is reached, and never hangs.
 func TestPoolSpareInstead(t *testing.T) {
