@@ -52,10 +52,7 @@ func MountFS(dir, backing string) (*FS, error) {
 		return nil, err
 	}
 	root := &fs.LoopbackRoot{Path: backing, Dev: uint64(st.Dev)}
-	root.NewNode = func(*fs.LoopbackRoot, *fs.Inode, string, *syscall.Stat_t) fs.InodeEmbedder {
-		return &node{LoopbackNode: fs.LoopbackNode{RootData: root}, fs: f}
-	}
-	top := &node{LoopbackNode: fs.LoopbackNode{RootData: root}, fs: f}
+	top := &node{LoopbackNode: &fs.LoopbackNode{RootData: root}, fs: f}
 	root.RootNode = top
 	server, err := mount(dir, top)
 	if err != nil {
@@ -94,8 +91,13 @@ func (f *FS) Close() error {
 }
 
 type node struct {
-	fs.LoopbackNode
+	*fs.LoopbackNode
 	fs *FS
+}
+
+// WrapChild makes a node of what the directory behind has.
+func (n *node) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder {
+	return &node{LoopbackNode: ops.(*fs.LoopbackNode), fs: n.fs}
 }
 
 func (n *node) op(kind, name string) Op {

@@ -3,14 +3,17 @@
 package datanode
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"sync"
 	"testing"
 
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
+	"github.com/blockpath/blockpath/iouring"
 )
 
 // BenchmarkServer writes and reads whole blocks over a unix socket, with a peer
@@ -75,6 +78,105 @@ func BenchmarkServer(b *testing.B) {
 			p.Close()
 		}
 	})
+}
+
+// BenchmarkWriter writes blocks without a connection: packets that are in memory
+// already go through a BlockWriter into the page cache.
+func BenchmarkWriter(b *testing.B) {
+	const blockLen = 64 << 20
+	for _, size := range []int{64 << 10, 1 << 20} {
+		n := packet.PacketChunks(size, crc.Chunks{}) * 512
+		data := randomBytes(1, n)
+		sums := oracleSums(crc.Chunks{}, data)
+		b.Run(fmt.Sprintf("packet=%d", size), func(b *testing.B) {
+			s := openStore(b, b.TempDir())
+			b.SetBytes(blockLen / int64(n) * int64(n))
+			for id := int64(0); b.Loop(); id++ {
+				w, err := s.Create(bg, testBlock(id), crc.Chunks{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				for seqno := int64(0); (seqno+1)*int64(n) <= blockLen; seqno++ {
+					b.StopTimer()
+					buf, err := s.arena.Get(bg, len(sums)+n)
+					if err != nil {
+						b.Fatal(err)
+					}
+					copy(buf.Bytes()[copy(buf.Bytes(), sums):], data)
+					b.StartTimer()
+					if err := w.WritePacket(bg, packet.Header{Offset: seqno * int64(n), Seqno: seqno, DataLen: n}, len(sums), buf); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if err := w.Finalize(bg, false); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				r := s.find(testBlock(id))
+				os.Remove(r.blockPath())
+				os.Remove(r.metaPath())
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+// BenchmarkSync has many blocks written at once, a packet and a sync at a time.
+func BenchmarkSync(b *testing.B) {
+	data := randomBytes(1, 64512)
+	sums := oracleSums(crc.Chunks{}, data)
+	for _, backend := range []iouring.Choice{iouring.RingBackend, iouring.SyscallBackend} {
+		for _, blocks := range []int{1, 16} {
+			b.Run(fmt.Sprintf("backend=%s/blocks=%d", backend, blocks), func(b *testing.B) {
+				be, err := iouring.Open(iouring.Config{Backend: backend})
+				if err != nil {
+					b.Skip(err)
+				}
+				defer be.Close()
+				s := openStoreWith(b, StoreConfig{Dirs: []string{b.TempDir()}, Backend: be, Arena: testArena(b, 64<<20)})
+				writers := make([]*BlockWriter, blocks)
+				for i := range writers {
+					if writers[i], err = s.Create(bg, testBlock(int64(i)), crc.Chunks{}); err == nil {
+						err = writers[i].Sync(bg)
+					}
+					if err != nil {
+						b.Fatal(err)
+					}
+				}
+				before := map[string]int64{}
+				for name, v := range be.Stats().All() {
+					before[name] = v
+				}
+				b.SetBytes(int64(len(data) * blocks))
+				for seqno := int64(0); b.Loop(); seqno++ {
+					var wg sync.WaitGroup
+					for _, w := range writers {
+						wg.Add(1)
+						go func() {
+							defer wg.Done()
+							if err := errors.Join(sendSums(b, w, packet.Header{Offset: seqno * int64(len(data)), Seqno: seqno}, sums, data), w.Sync(bg)); err != nil {
+								b.Error(err)
+							}
+						}()
+					}
+					wg.Wait()
+				}
+				after := map[string]int64{}
+				for name, v := range be.Stats().All() {
+					after[name] = v - before[name]
+				}
+				if after["enter"] > 0 {
+					b.ReportMetric(float64(after["sqe"])/float64(after["enter"]), "sqe/enter")
+				}
+				b.StopTimer()
+				for _, w := range writers {
+					if err := w.Abort(bg); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
 }
 
 // BenchmarkVerify scrubs blocks in the page cache.

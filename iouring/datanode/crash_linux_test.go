@@ -25,7 +25,10 @@ import (
 	"github.com/blockpath/blockpath/iouring"
 )
 
-var crashRuns = flag.Int("crash", 0, "crashes in TestCrashKill and TestCrashPowerCut each; 0 means a few")
+var (
+	crashRuns = flag.Int("crash", 0, "crashes in TestCrashKill and TestCrashPowerCut each; 0 means a few")
+	crashFrom = flag.Int("crash-from", 0, "number of the first of them, which says what the writers do")
+)
 
 const (
 	crashWriters = 8
@@ -65,7 +68,7 @@ func crashChild(dir string) error {
 	if err != nil {
 		return err
 	}
-	s, err := OpenStore(StoreConfig{Dirs: []string{dir}, Backend: backend, Arena: arena})
+	s, err := OpenStore(StoreConfig{Dirs: []string{dir}, Backend: backend, Arena: arena, Direct: seed%2 == 1})
 	if err != nil {
 		return err
 	}
@@ -108,6 +111,7 @@ func crashContent(id int64) []byte {
 func crashLife(s *Store, id int64, rnd *rand.Rand, say func(crashRecord)) error {
 	data := crashContent(id)
 	b := testBlock(id)
+	b.NumBytes = int64(len(data))
 	c := crc.Chunks{Kind: crc.Kind(id % 2)}
 	w, err := s.Create(bg, b, c)
 	if err != nil {
@@ -171,9 +175,12 @@ func crashLife(s *Store, id int64, rnd *rand.Rand, say func(crashRecord)) error 
 
 // crashAfter runs the child on dir until crash has been called, and returns what
 // was acknowledged: the greatest length of every block, and the greatest of those
-// that were to be durable. The latter ends when crash is called: after a real
-// power cut nobody is there to see a sync succeed, while ext4 lets some that it
-// overtakes.
+// that were to be durable. The latter ends before crash is called: after a real
+// power cut nobody is there to see a sync succeed, while EXT4_IOC_SHUTDOWN lets
+// fdatasyncs succeed that it overtakes, without doing them: of those of a program
+// that does nothing but pwrite and fdatasync that came back during the ioctl 1 in
+// 25 was lost, and of those that came back after it 11 in 11, of 5483 before it
+// none.
 func crashAfter(t *testing.T, dir string, seed uint64, delay time.Duration, crash func()) (acked, durable map[int64]int64) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -256,7 +263,7 @@ func TestCrashKill(t *testing.T) {
 		runs = 3
 	}
 	blocks := 0
-	for i := range runs {
+	for i := *crashFrom; i < *crashFrom+runs; i++ {
 		dir := t.TempDir()
 		rnd := rand.New(rand.NewPCG(uint64(i), 8))
 		for round := range 1 + rnd.IntN(3) { // the same store again and again
@@ -282,8 +289,13 @@ func TestCrashPowerCut(t *testing.T) {
 	if runs == 0 {
 		runs = 2
 	}
+	// Who has asked for crashes is told with a failure that there were none.
+	skipf := t.Skipf
+	if *crashRuns > 0 {
+		skipf = t.Fatalf
+	}
 	if os.Getuid() != 0 {
-		t.Skip("SKIPPED, NOT TESTED: a power cut takes root, for a loop device")
+		skipf("SKIPPED, NOT TESTED: a power cut takes root, for a loop device")
 	}
 	base := t.TempDir()
 	image, mount := filepath.Join(base, "image"), filepath.Join(base, "mnt")
@@ -297,11 +309,11 @@ func TestCrashPowerCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := run("mkfs.ext4", "-q", image); err != nil {
-		t.Skipf("SKIPPED, NOT TESTED: no power cut without ext4: %v", err)
+		skipf("SKIPPED, NOT TESTED: no power cut without ext4: %v", err)
 	}
 	up := func() error { return run("mount", "-o", "loop", image, mount) }
 	if err := up(); err != nil {
-		t.Skipf("SKIPPED, NOT TESTED: no power cut without a loop device: %v", err)
+		skipf("SKIPPED, NOT TESTED: no power cut without a loop device: %v", err)
 	}
 	down := func() (err error) {
 		// The kernel takes a ring of the killed process down in its own time.
@@ -321,7 +333,7 @@ func TestCrashPowerCut(t *testing.T) {
 	dir := filepath.Join(mount, "store")
 	blocks := 0
 	promised := map[int64]int64{}
-	for i := range runs {
+	for i := *crashFrom; i < *crashFrom+runs; i++ {
 		rnd := rand.New(rand.NewPCG(uint64(i), 9))
 		if i%4 == 0 {
 			if err := os.RemoveAll(dir); err != nil {

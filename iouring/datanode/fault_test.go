@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -203,6 +204,48 @@ func TestSyncFailureSticks(t *testing.T) {
 	}
 	if got, err := readAll(s, testBlock(1)); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+// Syncs of many blocks are under way at the same time: none of them ends before
+// all have begun.
+func TestSyncsTogether(t *testing.T) {
+	const blocks = 16
+	for _, choice := range []iouring.Choice{iouring.SyscallBackend, iouring.AutoBackend} {
+		inner, err := iouring.Open(iouring.Config{Backend: choice})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var began sync.WaitGroup
+		began.Add(2 * blocks) // files
+		backend := iouring.WithFaults(inner, func(op iouring.FaultOp) iouring.Fault {
+			if op.Op == "datasync" {
+				began.Done()
+				if !strings.HasSuffix(op.File, ".meta") { // the second of a block
+					began.Wait()
+				}
+			}
+			return iouring.Fault{}
+		})
+		s := openStoreWith(t, StoreConfig{Dirs: []string{t.TempDir()}, Arena: testArena(t, 1<<20), Backend: backend})
+		var all sync.WaitGroup
+		for id := range int64(blocks) {
+			w, err := s.Create(bg, testBlock(id), crc.Chunks{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				if err := errors.Join(send(t, w, packet.Header{}, []byte("data")), w.Sync(bg), w.Abort(bg)); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		all.Wait()
+		if err := errors.Join(s.Close(), backend.Close()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
