@@ -231,6 +231,23 @@ func TestFileCache(t *testing.T) {
 		now.Release()
 	}()
 
+	// Descriptors are wanted for something else.
+	for range 3 {
+		last := use(7)
+		put(use(8))
+		put(use(9))
+		if n := c.Evict(1); n != 1 || c.Len() != 2 {
+			t.Errorf("%d evicted of one, %d left", n, c.Len())
+		}
+		if n := c.Evict(5); n != 1 || c.Len() != 1 {
+			t.Errorf("%d evicted, %d left", n, c.Len())
+		}
+		put(last)
+		if n := c.Evict(5) + c.Evict(5); n != 1 || c.Len() != 0 {
+			t.Errorf("%d evicted, %d left", n, c.Len())
+		}
+	}
+
 	last := use(6)
 	if err := c.Close(); err != nil {
 		t.Error(err)

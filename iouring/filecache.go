@@ -132,6 +132,19 @@ func (c *FileCache) Forget(name string) error {
 	return closeAll(out)
 }
 
+// Evict closes up to n files that are not in use, least recently used first, and
+// returns how many it closed: for when the process has run out of descriptors.
+func (c *FileCache) Evict(n int) int {
+	c.mu.Lock()
+	var out []*CachedFile
+	for len(out) < n && c.idle.Len() > 0 {
+		out = append(out, c.oldest())
+	}
+	c.mu.Unlock()
+	_ = closeAll(out) // as in Get
+	return len(out)
+}
+
 // Len returns how many files are open.
 func (c *FileCache) Len() int {
 	c.mu.Lock()
@@ -174,12 +187,17 @@ func (c *FileCache) take(f *CachedFile) {
 // evict takes out idle files beyond the bound.
 func (c *FileCache) evict() (out []*CachedFile) {
 	for c.n > c.max && c.idle.Len() > 0 {
-		f := c.idle.Front().Value.(*CachedFile)
-		c.drop(f)
-		c.take(f)
-		out = append(out, f)
+		out = append(out, c.oldest())
 	}
 	return out
+}
+
+// oldest takes out the idle file that was used the longest ago.
+func (c *FileCache) oldest() *CachedFile {
+	f := c.idle.Front().Value.(*CachedFile)
+	c.drop(f)
+	c.take(f)
+	return f
 }
 
 func closeAll(files []*CachedFile) error {
