@@ -77,7 +77,7 @@ func BenchmarkPack(b *testing.B) {
 				var bufs []current
 				for range 4 {
 					buf, _ := s.reservation.Acquire(context.Background(), s.bufferLen(s.full))
-					bufs = append(bufs, current{buf: buf, mem: buf.Bytes(), dataAt: MaxHeaderLen + 4*s.full, limit: 512 * s.full})
+					bufs = append(bufs, current{buf: buf, mem: buf.Bytes(), sumsAt: s.dataAt(s.full) - 4*s.full, dataAt: s.dataAt(s.full), limit: 512 * s.full})
 				}
 				b.SetBytes(int64(len(data)))
 				k := 0

@@ -298,3 +298,6 @@ func deadline(t testing.TB) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// buffer64k is the length of a buffer for packets of DefaultPacketSize.
+const buffer64k = 576 + 126*512

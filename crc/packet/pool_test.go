@@ -621,14 +621,14 @@ func TestPoolConcurrent(t *testing.T) {
 // A thousand streams, all with half-filled packets, and room for eight
 // buffers: all finish.
 func TestPoolThousandStreams(t *testing.T) {
-	const size = MaxHeaderLen + 126*516
+	const size = buffer64k
 	for _, cfg := range []PoolConfig{{Bytes: 8 * size}, {Buffers: 8}} {
 		thousandStreams(t, NewPool(cfg))
 	}
 }
 
 func thousandStreams(t *testing.T, pool *Pool) {
-	const size = MaxHeaderLen + 126*516
+	const size = buffer64k
 	checkLeaks(t, pool)
 	var wg sync.WaitGroup
 	errs := make(chan error, 2000)
@@ -669,14 +669,14 @@ func thousandStreams(t *testing.T, pool *Pool) {
 func BenchmarkPool(b *testing.B) {
 	p := NewPool(PoolConfig{})
 	b.RunParallel(func(pb *testing.PB) {
-		r, err := p.Reserve(context.Background(), "b", 65049)
+		r, err := p.Reserve(context.Background(), "b", buffer64k)
 		if err != nil {
 			b.Fatal(err)
 		}
 		defer r.Close()
 		for pb.Next() {
-			x, _ := r.Acquire(context.Background(), 65049)
-			y, _ := r.Acquire(context.Background(), 65049)
+			x, _ := r.Acquire(context.Background(), buffer64k)
+			y, _ := r.Acquire(context.Background(), buffer64k)
 			r.Release(x)
 			r.Release(y)
 		}

@@ -140,7 +140,8 @@ type current struct {
 	buf    Buffer
 	mem    []byte // of buf; nil if there is no packet
 	off    int64  // block offset of the first byte
-	dataAt int    // index in mem
+	sumsAt int    // index in mem of the checksums while they are computed
+	dataAt int    // and of the data
 	limit  int    // bytes of data that the packet may hold
 	n      int    // bytes of data
 	old    int    // of them repeated
@@ -510,11 +511,12 @@ func (w *Writer) start() error {
 	}
 	mem := buf.Bytes()
 	// It may be another one than asked for, when the pool's bound is reached.
-	if fit := (len(mem) - MaxHeaderLen) / (bpc + s.chunks.Kind.Size()); fit < chunks {
-		chunks, limit = fit, min(limit, int64(fit)*int64(bpc))
+	for s.bufferLen(chunks) > len(mem) {
+		chunks = min(chunks-1, (len(mem)-MaxHeaderLen)/(bpc+s.chunks.Kind.Size()))
 	}
+	limit = min(limit, int64(chunks)*int64(bpc))
 	w.cur = current{
-		buf: buf, mem: mem, off: w.pos, dataAt: MaxHeaderLen + chunks*s.chunks.Kind.Size(),
+		buf: buf, mem: mem, off: w.pos, dataAt: s.dataAt(chunks), sumsAt: s.dataAt(chunks) - chunks*s.chunks.Kind.Size(),
 		limit: int(min(limit, remaining)), n: len(w.tail), old: len(w.tail),
 	}
 	copy(mem[w.cur.dataAt:], w.tail)
@@ -550,7 +552,7 @@ func (c *current) copy(s *Stream, p []byte) int {
 		return n
 	}
 	p = p[:len(p)-len(p)%bpc]
-	s.chunks.CopyPut(dst, c.mem[MaxHeaderLen+c.n/bpc*s.chunks.Kind.Size():c.dataAt], p)
+	s.chunks.CopyPut(dst, c.mem[c.sumsAt+c.n/bpc*s.chunks.Kind.Size():c.dataAt], p)
 	c.n += len(p)
 	c.summed = c.n
 	return len(p)
@@ -560,7 +562,7 @@ func (c *current) copy(s *Stream, p []byte) int {
 func (c *current) sum(s *Stream) {
 	bpc := s.chunks.BytesPerChunk()
 	if end := c.n - c.n%bpc; end > c.summed {
-		s.chunks.Put(c.mem[MaxHeaderLen+c.summed/bpc*s.chunks.Kind.Size():c.dataAt], c.mem[c.dataAt+c.summed:c.dataAt+end])
+		s.chunks.Put(c.mem[c.sumsAt+c.summed/bpc*s.chunks.Kind.Size():c.dataAt], c.mem[c.dataAt+c.summed:c.dataAt+end])
 		c.summed = end
 	}
 }
@@ -581,14 +583,14 @@ func (w *Writer) queueCurrent(sync, full bool) {
 	data := c.mem[c.dataAt : c.dataAt+c.n]
 	partial := c.n - c.summed
 	if partial > 0 {
-		s.chunks.Put(c.mem[MaxHeaderLen+c.summed/bpc*sumSize:c.dataAt], data[c.summed:])
+		s.chunks.Put(c.mem[c.sumsAt+c.summed/bpc*sumSize:c.dataAt], data[c.summed:])
 	}
 	// The packet is one slice: the sums end where the data begins, and the
 	// header ends where the sums begin.
 	sumsLen := s.chunks.SumsLen(c.n)
 	sumsAt := c.dataAt - sumsLen
 	sums := c.mem[sumsAt:c.dataAt]
-	copy(sums, c.mem[MaxHeaderLen:MaxHeaderLen+sumsLen])
+	copy(sums, c.mem[c.sumsAt:c.sumsAt+sumsLen])
 	h := Header{Offset: c.off, Seqno: w.seqno, DataLen: c.n, Sync: sync}
 	h.Append(c.mem[sumsAt-h.len():sumsAt-h.len()], sumsLen)
 

@@ -755,7 +755,7 @@ func waitFor(t testing.TB, f func() bool) {
 func TestWriterHeartbeats(t *testing.T) {
 	checkLeaks(t, nil)
 	// The pool is exhausted: heartbeats need no buffer.
-	pool := NewPool(PoolConfig{Bytes: 65049})
+	pool := NewPool(PoolConfig{Bytes: buffer64k})
 	n := &node{}
 	conn, served := dial(t, "tcp", n.serve)
 	w, err := NewWriter(deadline(t), conn, createRequest(1<<20), WriterConfig{Timeout: 20 * time.Millisecond, StreamConfig: StreamConfig{Pool: pool}})
@@ -1003,7 +1003,7 @@ func TestWriterConcurrentFlush(t *testing.T) {
 // Open, write, kill, close, again and again: afterwards everything is back
 // (HDFS-7276, HDFS-7358).
 func TestWriterLeaks(t *testing.T) {
-	pool := NewPool(PoolConfig{Bytes: 20 * 65049})
+	pool := NewPool(PoolConfig{Bytes: 20 * buffer64k})
 	checkLeaks(t, pool)
 	count, seed := programs(t)
 	rng := rand.New(rand.NewPCG(seed, 2))
@@ -1032,12 +1032,12 @@ func TestWriterLeaks(t *testing.T) {
 		cancel()
 		<-served
 	}
-	if s := pool.Stats(); s.InUse != 0 || s.Idle > 20*65049 {
+	if s := pool.Stats(); s.InUse != 0 || s.Idle > 20*buffer64k {
 		t.Errorf("%+v", s)
 	}
 	var all []*Reservation
 	for range 20 {
-		r, err := pool.Reserve(deadline(t), "again", 65049)
+		r, err := pool.Reserve(deadline(t), "again", buffer64k)
 		if err != nil {
 			t.Fatal(err)
 		}
