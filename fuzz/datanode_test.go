@@ -212,26 +212,56 @@ var treeNames = []string{
 	"finalized/subdir9/blk_3", "finalized/subdir9/blk_3_1.meta", "rbw/blk_01", "rbw/blk_4_x.meta", "rbw/deep/blk_5", "rbw/deep/blk_5_1.meta",
 }
 
-// FuzzDatanodeTree makes files of a program, each byte of which names one and is
-// followed by its length and content, and opens them as a store. No name and no
+// FuzzDatanodeTree makes a tree of a program and opens it as a store. A step of
+// the program is a byte that chooses a name and what is to have it, the length of
+// its content, and the content; lock is what the lock file says. No name and no
 // content is a reason not to open; of an unfinished block only what verifies is
-// left, no file that is no replica is touched, and Verify agrees.
+// left, nothing is lost, and Verify agrees.
 func FuzzDatanodeTree(f *testing.F) {
-	f.Fuzz(func(t *testing.T, program []byte) {
+	f.Fuzz(func(t *testing.T, program, lock []byte) {
 		root := memoryDir(t)
 		pool := filepath.Join(root, "current", fuzzPool, "current")
-		files := map[string][]byte{}
+		if err := os.WriteFile(filepath.Join(root, "in_use.lock"), lock, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		// What is young is given a little time by Verify, so nothing is when it looks.
+		old := time.Unix(1e9, 0)
+		files, young := map[string]bool{}, []string{}
 		for len(program) > 2 && len(files) < 12 {
-			name := filepath.Join(pool, treeNames[int(program[0])%len(treeNames)])
+			how := program[0]
+			name := filepath.Join(pool, treeNames[how%16])
 			n := min(int(program[1]), len(program)-2)
-			files[name] = program[2 : 2+n]
+			content := program[2 : 2+n]
 			program = program[2+n:]
-			if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, files[name], 0o644)); err != nil {
-				t.Fatal(err)
+			if how&0x80 != 0 { // any name
+				any := strings.NewReplacer("/", "_", "\x00", "_").Replace(string(content[:min(n, 30)]))
+				name = filepath.Join(filepath.Dir(name), "blk_"+any)
 			}
-			old := time.Unix(1e9, 0)
-			if err := os.Chtimes(name, old, old); err != nil {
-				t.Fatal(err)
+			if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+				continue // a file is where the directory should be
+			}
+			var err error
+			switch {
+			case how&0x40 != 0:
+				err = os.Mkdir(name, 0o755)
+			case how&0x20 != 0:
+				err = os.Symlink("/etc/passwd", name)
+			default:
+				err = os.WriteFile(name, content, 0o644)
+			}
+			if err != nil {
+				continue // it is taken
+			}
+			if how&0x40 == 0 {
+				files[name] = true
+			}
+			if how&0x60 == 0 {
+				if err := os.Chtimes(name, old, old); err != nil {
+					t.Fatal(err)
+				}
+				if how&0x10 != 0 {
+					young = append(young, name)
+				}
 			}
 		}
 		if len(files) == 0 {
@@ -239,6 +269,11 @@ func FuzzDatanodeTree(f *testing.F) {
 		}
 		if _, err := datanode.Verify(context.Background(), []string{root}, datanode.VerifyConfig{}); err != nil {
 			t.Fatal(err)
+		}
+		for _, name := range young {
+			if now := time.Now(); os.Chtimes(name, now, now) != nil {
+				t.Fatal(name)
+			}
 		}
 		s, _ := fuzzStore(t, root)
 		for _, b := range s.Blocks() {
@@ -268,9 +303,12 @@ func FuzzDatanodeTree(f *testing.F) {
 			if err == nil && !d.IsDir() {
 				left++
 			}
+			if err == nil && d.Type().IsRegular() {
+				err = os.Chtimes(path, old, old)
+			}
 			return err
 		})
-		if err != nil || left != len(files) {
+		if err != nil || left < len(files) {
 			t.Errorf("%d files are left of %d, %v", left, len(files), err)
 		}
 		report, err := datanode.Verify(context.Background(), []string{filepath.Join(pool, "rbw")}, datanode.VerifyConfig{})
