@@ -169,7 +169,9 @@ func (r *replica) moveOver(old *replica, state replicaState, durable bool) error
 	}
 	r.state = state
 	r.vol.dirty.Store(true)
+	r.forget()
 	if old != nil {
+		old.forget()
 		// What is left of it an opening of the store takes for what it is, older.
 		_ = os.Remove(old.metaPath())
 		if old.blockPath() != newBlock {
@@ -203,6 +205,7 @@ func (w *BlockWriter) discard() error {
 func (s *Store) remove(r *replica) error {
 	r.mu.Lock()
 	r.gone = true
+	r.forget()
 	err := errors.Join(os.Remove(r.blockPath()), os.Remove(r.metaPath()))
 	r.mu.Unlock()
 	s.mu.Lock()

@@ -21,10 +21,9 @@ import (
 // meanwhile, and an append or a recovery may move the files. A BlockReader is
 // safe for concurrent use.
 type BlockReader struct {
-	store   *Store
-	block   packet.Block
-	blk     *iouring.File
-	meta    *iouring.File
+	store *Store
+	block packet.Block
+	replicaFiles
 	open    bool // the block is being written, or was not finished
 	chunks  crc.Chunks
 	lastSum uint32
@@ -50,24 +49,19 @@ func (s *Store) Open(b packet.Block) (*BlockReader, error) {
 	if r.stamp < b.Stamp {
 		return nil, s.refuse(op, b, packet.Error, fmt.Sprintf("the replica has the older stamp %d", r.stamp), nil)
 	}
-	reader := &BlockReader{store: s, block: r.block()}
-	fail := func(reason string, err error) (*BlockReader, error) {
-		return nil, s.refuse(op, b, packet.Error, reason, errors.Join(err, reader.Close()))
-	}
-	var err error
-	if reader.blk, err = iouring.OpenFile(r.blockPath(), os.O_RDONLY, 0); err != nil {
-		return fail("cannot open the block file", err)
-	}
-	if reader.meta, err = iouring.OpenFile(r.metaPath(), os.O_RDONLY, 0); err != nil {
-		return fail("cannot open the .meta file", err)
+	files, reason, err := r.acquire()
+	if err != nil {
+		return nil, s.refuse(op, b, packet.Error, reason, err)
 	}
 	if !r.known {
-		if err := r.learn(reader.meta.OS()); err != nil {
-			return fail("cannot use the .meta file", err)
+		if err := r.learn(files.meta.OS()); err != nil {
+			return nil, s.refuse(op, b, packet.Error, "cannot use the .meta file", errors.Join(err, files.release()))
 		}
 	}
-	reader.chunks, reader.lastSum, reader.open = r.chunks, r.lastSum, r.state != finalized
-	return reader, nil
+	return &BlockReader{
+		store: s, block: r.block(), replicaFiles: files,
+		open: r.state != finalized, chunks: r.chunks, lastSum: r.lastSum,
+	}, nil
 }
 
 // learn reads from the .meta file what the replica has to know about it: the
@@ -100,17 +94,9 @@ func (r *BlockReader) Len() int64 { return r.block.NumBytes }
 // Chunks returns how the block is checksummed.
 func (r *BlockReader) Chunks() crc.Chunks { return r.chunks }
 
-// Close closes the files. It does not wait for calls of ReadChunks and ReadAt
-// that are under way.
-func (r *BlockReader) Close() error {
-	var errs []error
-	for _, f := range []*iouring.File{r.blk, r.meta} {
-		if f != nil {
-			errs = append(errs, f.Close())
-		}
-	}
-	return errors.Join(errs...)
-}
+// Close ends the use of the files, when no calls of ReadChunks and ReadAt are
+// under way.
+func (r *BlockReader) Close() error { return r.release() }
 
 // ReadChunks fills data with the block's bytes from off on and sums with their
 // checksums, without verifying. With a sums of length 0 it reads no checksums,
@@ -131,7 +117,7 @@ func (r *BlockReader) ReadChunks(ctx context.Context, data, sums iouring.Buffer,
 	if data.Len() == 0 {
 		return nil
 	}
-	n, err := r.store.backend.ReadAt(ctx, r.blk, data, off)
+	n, err := r.store.backend.ReadAt(ctx, r.blk.File, data, off)
 	if err == io.EOF {
 		err = fmt.Errorf("%s ends at %d: %w", r.blk.Name(), off+int64(n), io.ErrUnexpectedEOF)
 	}
@@ -139,25 +125,29 @@ func (r *BlockReader) ReadChunks(ctx context.Context, data, sums iouring.Buffer,
 		return &BlockError{Op: "read", Block: r.block, Status: packet.Error, Reason: fmt.Sprintf("cannot read the data at %d", off), Err: err}
 	}
 	r.store.stats.Add2(statBytesRead, int64(n), statReads, 1)
+	return r.readSumsOrZeros(ctx, sums, off, end)
+}
+
+// readSumsOrZeros is readSums for whoever passes them on: what cannot be read is
+// 0.
+func (r *BlockReader) readSumsOrZeros(ctx context.Context, sums iouring.Buffer, off, end int64) error {
 	if sums.Len() == 0 {
 		return nil
 	}
-	n, err = r.readSums(ctx, sums, off, end)
-	if err != nil {
-		if ctx.Err() != nil {
-			return err
-		}
-		r.store.log.Error("checksums are missing", "file", r.meta.Name(), "block offset", off, "error", err)
-		clear(sums.Bytes()[n:])
-		r.putLastSum(sums, end)
+	n, err := r.readSums(ctx, sums, off, end)
+	if err == nil || ctx.Err() != nil {
+		return err
 	}
+	r.store.log.Error("checksums are missing", "file", r.meta.Name(), "block offset", off, "error", err)
+	clear(sums.Bytes()[n:])
+	r.putLastSum(sums, end)
 	return nil
 }
 
 // readSums fills sums with the checksums of the chunks from off to end, and
 // returns how many bytes of them it could read.
 func (r *BlockReader) readSums(ctx context.Context, sums iouring.Buffer, off, end int64) (int, error) {
-	n, err := r.store.backend.ReadAt(ctx, r.meta, sums, sumOffset(r.chunks, off))
+	n, err := r.store.backend.ReadAt(ctx, r.meta.File, sums, sumOffset(r.chunks, off))
 	if err != nil {
 		return n, &BlockError{Op: "read", Block: r.block, Status: packet.Error, Reason: fmt.Sprintf("cannot read the checksums at %d", off), Err: err}
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
-	"github.com/blockpath/blockpath/iouring"
 )
 
 // errRecovered is why a writer is stopped by a recovery.
@@ -191,11 +190,11 @@ func (s *Store) reopen(ctx context.Context, op string, b packet.Block, newStamp 
 			s.writers.Add(-1)
 		}
 	}()
-	blk, err := iouring.OpenFile(r.blockPath(), os.O_RDWR, 0)
+	blk, err := s.openFile(r.blockPath(), os.O_RDWR, 0)
 	if err != nil {
 		return nil, s.refuse(op, b, packet.Error, "cannot open the block file", err)
 	}
-	meta, err := iouring.OpenFile(r.metaPath(), os.O_RDWR, 0)
+	meta, err := s.openFile(r.metaPath(), os.O_RDWR, 0)
 	if err != nil {
 		return nil, s.refuse(op, b, packet.Error, "cannot open the .meta file", errors.Join(err, blk.Close()))
 	}

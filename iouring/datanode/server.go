@@ -8,8 +8,10 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +24,21 @@ import (
 type ServerConfig struct {
 	MaxPacketLen  int // bytes of PLEN + HLEN; 0 means packet.MaxPacketLen, more is cut to what the store's arena takes
 	MaxRequestLen int // bytes; 0 means packet.DefaultMaxRequestLen
-	MaxConns      int // connections at a time, further ones are closed at once; 0 means 4096
+
+	// MaxConns bounds the connections at a time. A further one takes the place of
+	// that which waits for a request for the longest time, if any does, and is
+	// closed at once otherwise. 0 means 4096, or half of what the process may have
+	// open.
+	MaxConns int
+
+	// Workers bounds how many reads are worked on at a time: it bounds the memory
+	// they take, and the threads, however many clients there are. A client that does
+	// not take what it asked for does not count. 0 means 64.
+	Workers int
+
+	// VerifyReads checks what is read before it is sent. Otherwise it is for the
+	// client to do that.
+	VerifyReads bool
 
 	// ReadTimeout bounds the wait for a connection's first request, for the next
 	// packet, which may be a heartbeat, and for the rest of one. 0 means 60 s.
@@ -44,6 +60,7 @@ type ServerConfig struct {
 const (
 	statConns = iota
 	statConnsRefused
+	statConnsEvicted
 	statWriteRequests
 	statReadRequests
 	statChecksumRequests
@@ -58,7 +75,7 @@ const (
 )
 
 var serverStats = []string{
-	"connections", "connections_refused",
+	"connections", "connections_refused", "connections_evicted",
 	"write_requests", "read_requests", "checksum_requests", "transfer_requests",
 	"refused", "malformed", "failed", "mirrors_lost", "acks", "packets_sent", "bytes_sent",
 }
@@ -76,11 +93,14 @@ type Server struct {
 	log   *slog.Logger
 	stats *stripedcounter.Set
 
+	workers chan struct{} // one in it for every read that is worked on
+
 	ctx    context.Context // ends when connections are cut
 	cancel context.CancelFunc
 
+	closing atomic.Bool
+
 	mu        sync.Mutex
-	closing   bool
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
 	done      sync.WaitGroup
@@ -98,14 +118,21 @@ func NewServer(store *Store, cfg ServerConfig) *Server {
 	def(&cfg.WriteTimeout, 480*time.Second)
 	if cfg.MaxConns <= 0 {
 		cfg.MaxConns = 4096
+		if all, err := maxFiles(); err == nil {
+			cfg.MaxConns = max(min(cfg.MaxConns, all/2), 1)
+		}
 	}
 	if cfg.MaxPacketLen <= 0 {
 		cfg.MaxPacketLen = packet.MaxPacketLen
 	}
 	cfg.MaxPacketLen = min(cfg.MaxPacketLen, store.arena.MaxBuffer())
+	if cfg.Workers <= 0 {
+		cfg.Workers = 64
+	}
 	s := &Server{
 		store: store, cfg: cfg, log: cfg.Logger,
 		stats:     stripedcounter.NewSet(serverStats...),
+		workers:   make(chan struct{}, cfg.Workers),
 		listeners: map[net.Listener]struct{}{},
 		conns:     map[*conn]struct{}{},
 	}
@@ -125,7 +152,7 @@ func (s *Server) Stats() *stripedcounter.Set { return s.stats }
 func (s *Server) Serve(l net.Listener) error {
 	defer l.Close()
 	s.mu.Lock()
-	if s.closing {
+	if s.closing.Load() {
 		s.mu.Unlock()
 		return nil
 	}
@@ -139,10 +166,7 @@ func (s *Server) Serve(l net.Listener) error {
 			s.accept(c)
 			continue
 		}
-		s.mu.Lock()
-		closing := s.closing
-		s.mu.Unlock()
-		if closing {
+		if s.closing.Load() {
 			return nil
 		}
 		if !outOfResources(err) {
@@ -159,9 +183,10 @@ func (s *Server) Serve(l net.Listener) error {
 
 func (s *Server) accept(nc net.Conn) {
 	s.stats.Add(statConns, 1)
-	c := &conn{server: s, Conn: nc, idle: true}
+	c := &conn{server: s, Conn: nc}
+	c.out.init(nc)
 	s.mu.Lock()
-	if s.closing || len(s.conns) >= s.cfg.MaxConns {
+	if s.closing.Load() || len(s.conns) >= s.cfg.MaxConns && !s.closeIdle() {
 		s.mu.Unlock()
 		s.stats.Add(statConnsRefused, 1)
 		nc.Close()
@@ -180,6 +205,25 @@ func (s *Server) accept(nc net.Conn) {
 	}()
 }
 
+// closeIdle closes the connection that waits for a request for the longest time,
+// to make room for another one. The caller holds s.mu.
+func (s *Server) closeIdle() bool {
+	var oldest *conn
+	since := int64(math.MaxInt64)
+	for c := range s.conns {
+		if t := c.idle.Load(); t > 0 && t < since {
+			oldest, since = c, t
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	s.stats.Add(statConnsEvicted, 1)
+	delete(s.conns, oldest)
+	oldest.Close()
+	return true
+}
+
 // partingTime is how long clients have to take the last answer after the end of
 // a Shutdown's context.
 const partingTime = 3 * time.Second
@@ -192,16 +236,16 @@ const partingTime = 3 * time.Second
 // something.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
-	s.closing = true
+	s.closing.Store(true)
 	for l := range s.listeners {
 		l.Close()
 	}
-	for c := range s.conns {
-		if c.idle {
+	s.mu.Unlock()
+	s.each(func(c *conn) {
+		if c.idle.Load() > 0 {
 			c.Close()
 		}
-	}
-	s.mu.Unlock()
+	})
 	ended := make(chan struct{})
 	go func() {
 		s.done.Wait()
@@ -238,18 +282,24 @@ func (s *Server) each(f func(*conn)) {
 // A conn is a connection and, while there is one, its request.
 type conn struct {
 	net.Conn
-	server *Server
-	in     *bufio.Reader
-	idle   bool // waits for a request; guarded by server.mu
+	server   *Server
+	in       *bufio.Reader
+	out      socketOut
+	patience time.Duration // for what is expected; 0 when that is on its way and the deadline is set
+	idle     atomic.Int64  // since when it waits for a request, in Unix nanoseconds; 0 if it does not
 }
 
-// setIdle notes whether the connection waits for a request. It reports whether
-// the server still wants one.
-func (c *conn) setIdle(idle bool) bool {
-	c.server.mu.Lock()
-	defer c.server.mu.Unlock()
-	c.idle = idle
-	return !c.server.closing
+// wait notes that the connection waits for a request, busy that it does not.
+// Both report whether the server still wants one: Shutdown closes those that wait
+// after it has said that it does not.
+func (c *conn) wait() bool {
+	c.idle.Store(time.Now().UnixNano())
+	return !c.server.closing.Load()
+}
+
+func (c *conn) busy() bool {
+	c.idle.Store(0)
+	return !c.server.closing.Load()
 }
 
 // requestBuffer is the length of a connection's read buffer: a usual request
@@ -258,21 +308,14 @@ const requestBuffer = 512
 
 func (c *conn) serve() {
 	s := c.server
-	c.in = bufio.NewReaderSize(c.Conn, requestBuffer)
+	c.in = bufio.NewReaderSize(c, requestBuffer)
 	timeout := s.cfg.ReadTimeout
-	for c.setIdle(true) {
-		if err := c.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+	for c.wait() {
+		c.expect(timeout)
+		if _, err := c.in.Peek(1); err != nil || !c.busy() {
 			return
 		}
-		if _, err := c.in.Peek(1); err != nil {
-			return
-		}
-		if !c.setIdle(false) {
-			return
-		}
-		if err := c.expect(s.cfg.ReadTimeout); err != nil {
-			return
-		}
+		c.expect(s.cfg.ReadTimeout)
 		req, err := packet.ReadRequest(c.in, s.cfg.MaxRequestLen)
 		if err != nil {
 			c.malformed(err)
@@ -306,7 +349,7 @@ func (c *conn) serve() {
 // malformed counts and logs input that does not follow the protocol, unless the
 // connection has just ended.
 func (c *conn) malformed(err error) {
-	if lost(err) {
+	if lost(err) || c.server.ctx.Err() != nil {
 		return
 	}
 	c.server.stats.Add(statMalformed, 1)
@@ -351,27 +394,47 @@ func statusOf(err error) packet.Status {
 	return packet.Error
 }
 
-// expect bounds the wait for the peer to send. It fails if the server is about to
-// cut the connection.
-func (c *conn) expect(d time.Duration) error {
-	if err := c.SetReadDeadline(time.Now().Add(d)); err != nil {
-		return err
+// expect bounds the wait for what the peer is to send next.
+func (c *conn) expect(d time.Duration) { c.patience = d }
+
+// Read reads from the peer. The first wait for what is expected sets the deadline
+// for all of it; often there is none, because it has come with what was before.
+// Read fails when the server is about to cut the connection.
+func (c *conn) Read(p []byte) (int, error) {
+	if c.patience > 0 {
+		if err := c.SetReadDeadline(time.Now().Add(c.patience)); err != nil {
+			return 0, err
+		}
+		c.patience = 0
+		// Shutdown ends the context first and then shortens the deadline.
+		if err := c.server.ctx.Err(); err != nil {
+			return 0, err
+		}
 	}
-	// Shutdown ends the context first and then shortens the deadline.
-	return c.server.ctx.Err()
+	return c.Conn.Read(p)
 }
 
-// send writes b, all of it with one call.
+// send sends all of b, with one call if the socket takes it.
 func (c *conn) send(b []byte) error {
+	for {
+		n, err := c.trySend(b, false)
+		if err != nil || n == len(b) {
+			return err
+		}
+		b = b[n:]
+		if err := c.writable(); err != nil {
+			return err
+		}
+	}
+}
+
+// expectToTake bounds the wait for the peer to take what is sent.
+func (c *conn) expectToTake() error {
 	timeout := c.server.cfg.WriteTimeout
 	if c.server.ctx.Err() != nil {
 		timeout = min(timeout, partingTime/2)
 	}
-	if err := c.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
-		return err
-	}
-	_, err := c.Write(b)
-	return err
+	return c.SetWriteDeadline(time.Now().Add(timeout))
 }
 
 // lingerTime is how long a peer that is still sending has to take the last

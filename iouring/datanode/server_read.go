@@ -26,8 +26,9 @@ func (c *conn) read(req *packet.ReadBlock) bool {
 	if problem != "" {
 		return refuse(problem)
 	}
-	if answered, err := c.sendRange(r, rng); err != nil {
-		if !answered && !lost(err) {
+	send := rangeSend{conn: c, r: r, rng: rng, off: rng.from}
+	if err := send.run(); err != nil {
+		if !send.begun && !lost(err) {
 			return refuse(err.Error())
 		}
 		if !lost(err) {
@@ -37,9 +38,7 @@ func (c *conn) read(req *packet.ReadBlock) bool {
 		return false
 	}
 	// A client that does not say how it went does not want the connection again.
-	if err := c.expect(c.server.cfg.ReadTimeout); err != nil {
-		return false
-	}
+	c.expect(c.server.cfg.ReadTimeout)
 	status, err := packet.ReadReadStatus(c.in)
 	if err != nil {
 		c.malformed(err)
@@ -53,14 +52,15 @@ func (c *conn) read(req *packet.ReadBlock) bool {
 
 // A chunkRange is what a read sends: whole chunks, but for the end of the block.
 type chunkRange struct {
-	from, to  int64
-	chunks    crc.Chunks // as told to the client
-	perPacket int64      // bytes of data
+	from, to   int64
+	chunks     crc.Chunks // as told to the client
+	perPacket  int64      // bytes of data
+	dropBehind bool       // the client has no use for it in the page cache
 }
 
-// sendPacket is the greatest length of a packet that is sent, unless a single
-// chunk is longer.
-const sendPacket = packet.DefaultPacketSize
+// sendPacket is how much data a packet has that is sent, unless a single chunk is
+// longer. It is what Hadoop's datanodes send.
+const sendPacket = 64 << 10
 
 // plan returns the chunks that a request needs, or why it cannot be.
 func (s *Server) plan(r *BlockReader, req *packet.ReadBlock) (rng chunkRange, problem string) {
@@ -78,58 +78,11 @@ func (s *Server) plan(r *BlockReader, req *packet.ReadBlock) (rng chunkRange, pr
 	bpc := int64(rng.chunks.BytesPerChunk())
 	rng.from = req.Offset - req.Offset%bpc
 	rng.to = min(roundUp(req.Offset+length, bpc), r.Len())
-	rng.perPacket = int64(packet.PacketChunks(sendPacket, rng.chunks)) * bpc
+	rng.perPacket = max(sendPacket/bpc, 1) * bpc
+	rng.dropBehind = req.Caching.DropBehind != nil && *req.Caching.DropBehind
 	longest := min(rng.perPacket, rng.to-rng.from)
 	if longest > int64(s.cfg.MaxPacketLen)-packet.MaxHeaderLen-int64(rng.chunks.Kind.Size()) {
 		return rng, fmt.Sprintf("a chunk of %d bytes is too long for a packet", longest)
 	}
 	return rng, ""
-}
-
-// readRoom is what a packet buffer has before the checksums: enough for a
-// response and a packet header.
-const readRoom = 64 + packet.MaxHeaderLen
-
-// sendRange sends the response and the packets of a read. The response goes with
-// the first packet and the empty last packet with the last data, so that a short
-// read is answered with one write. It reports whether the response has been sent.
-func (c *conn) sendRange(r *BlockReader, rng chunkRange) (answered bool, err error) {
-	longest := int(min(rng.perPacket, rng.to-rng.from))
-	buf, err := c.server.store.arena.Get(c.server.ctx, readRoom+rng.chunks.SumsLen(longest)+longest+packet.MaxHeaderLen)
-	if err != nil {
-		return false, err
-	}
-	defer buf.Release()
-
-	response := packet.BlockOpResponse{ReadChecksum: &packet.ReadChecksumInfo{Chunks: rng.chunks, ChunkOffset: rng.from}}
-	head := response.Append(make([]byte, 0, readRoom))
-	seqno, off := int64(0), rng.from
-	for {
-		n := int(min(rng.perPacket, rng.to-off))
-		sumsLen := rng.chunks.SumsLen(n)
-		sums := buf.Slice(readRoom, readRoom+sumsLen)
-		data := buf.Slice(readRoom+sumsLen, readRoom+sumsLen+n)
-		if err := r.ReadChunks(c.server.ctx, data, sums, off); err != nil {
-			return answered, err
-		}
-		if n > 0 {
-			head = packet.Header{Offset: off, Seqno: seqno, DataLen: n}.Append(head, sumsLen)
-			seqno++
-		}
-		off += int64(n)
-		out := buf.Slice(readRoom-len(head), readRoom+sumsLen+n).Bytes()
-		copy(out, head)
-		if off == rng.to {
-			out = packet.Header{Offset: off, Seqno: seqno, Last: true}.Append(out, 0)
-		}
-		answered = true
-		if err := c.send(out); err != nil {
-			return answered, err
-		}
-		c.server.stats.Add2(statPacketsSent, 1, statBytesSent, int64(n))
-		if off == rng.to {
-			return answered, nil
-		}
-		head = head[:0]
-	}
 }

@@ -175,9 +175,7 @@ func (s *writeSession) run() error {
 		go s.respond()
 	}
 	for {
-		if err := s.conn.expect(s.conn.server.cfg.ReadTimeout); err != nil {
-			return err
-		}
+		s.conn.expect(s.conn.server.cfg.ReadTimeout)
 		h, sumsLen, err := s.in.Next()
 		if err != nil {
 			return err

@@ -50,6 +50,11 @@ type StoreConfig struct {
 	// connections leave the other half to readers.
 	MaxWriters int
 
+	// OpenFiles bounds how many files are kept open for readers when nobody uses
+	// them; a block has two. 0 means a quarter of what the process may have open,
+	// and less than 0 none.
+	OpenFiles int
+
 	// SyncOnClose makes a block durable when it is finalized
 	// (dfs.datanode.synconclose). Otherwise only blocks whose client asks for it
 	// are.
@@ -82,6 +87,7 @@ type Store struct {
 	arena   *iouring.Arena
 	log     *slog.Logger
 	stats   *stripedcounter.Set
+	files   *iouring.FileCache
 	owns    struct{ backend, arena bool }
 
 	mu      sync.RWMutex // the fields below
@@ -110,6 +116,8 @@ const (
 	statChecksumErrors
 	statBlocksRecovered
 	statBytesDropped
+	statFilesOpened
+	statFilesEvicted
 )
 
 var storeStats = []string{
@@ -117,6 +125,7 @@ var storeStats = []string{
 	"bytes_written", "packets_written", "flushes", "syncs",
 	"bytes_read", "reads", "checksum_errors",
 	"blocks_recovered", "bytes_dropped",
+	"files_opened", "files_evicted",
 }
 
 type replicaState uint8
@@ -145,9 +154,10 @@ type replica struct {
 	stamp  int64
 	length int64 // visible: data and checksums are written
 	writer *BlockWriter
-	marks  []mark // of a writer that relays
-	gone   bool   // no longer the store's
-	failed error  // a sync has: what is in the page cache may never get to the disk
+	names  [2]string // of the block file and the .meta file, once they have been opened for reading
+	marks  []mark    // of a writer that relays
+	gone   bool      // no longer the store's
+	failed error     // a sync has: what is in the page cache may never get to the disk
 
 	// What the .meta file says, once known. While length is not a multiple of
 	// the chunk size, lastSum is the checksum of the partial chunk of this
@@ -205,6 +215,7 @@ func (r *replica) finalize(newStamp int64, durable bool) error {
 // never lacks its checksums. If the second fails it takes back the first. Nothing
 // is overwritten. The caller holds r.mu.
 func (r *replica) move(to string, newStamp int64) error {
+	r.forget()
 	from := r.directory()
 	oldMeta, newMeta := r.metaPath(), filepath.Join(to, MetaName(r.key.id, newStamp))
 	oldBlock, newBlock := r.blockPath(), filepath.Join(to, BlockName(r.key.id))
@@ -259,11 +270,11 @@ func OpenStore(cfg StoreConfig) (*Store, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	if s.cfg.MaxWriters <= 0 {
-		var files unix.Rlimit
-		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
-			return nil, os.NewSyscallError("getrlimit", err)
+		all, err := maxFiles()
+		if err != nil {
+			return nil, err
 		}
-		s.cfg.MaxWriters = max(int(min(files.Cur/8, 1<<20)), 1)
+		s.cfg.MaxWriters = max(all/8, 1)
 	}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.release())
@@ -272,11 +283,15 @@ func OpenStore(cfg StoreConfig) (*Store, error) {
 }
 
 func (s *Store) open() (err error) {
+	if s.files, err = s.keptFiles(); err != nil {
+		return err
+	}
 	for _, dir := range s.cfg.Dirs {
 		v, err := openVolume(dir)
 		if err != nil {
 			return err
 		}
+		v.files = s.files
 		s.volumes = append(s.volumes, v)
 	}
 	if s.backend == nil {
@@ -419,6 +434,9 @@ func (s *Store) release() error {
 	var errs []error
 	for _, v := range s.volumes {
 		errs = append(errs, v.lock.Close())
+	}
+	if s.files != nil {
+		errs = append(errs, s.files.Close())
 	}
 	if s.owns.backend {
 		errs = append(errs, s.backend.Close())

@@ -14,12 +14,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/blockpath/blockpath/iouring"
 )
 
 // A volume is one directory of a store.
 type volume struct {
-	root string
-	lock *os.File
+	root  string
+	lock  *os.File
+	files *iouring.FileCache // of the store
 
 	durable time.Time   // everything that was in the volume then is on stable storage
 	intact  bool        // the store was closed, and the kernel is the same since

@@ -118,12 +118,12 @@ func (w *BlockWriter) create(ctx context.Context) (err error) {
 // an earlier failure has left it.
 func (s *Store) createFile(name string) (*iouring.File, error) {
 	const flags = os.O_RDWR | os.O_CREATE | os.O_EXCL
-	f, err := iouring.OpenFile(name, flags, 0o644)
+	f, err := s.openFile(name, flags, 0o644)
 	if errors.Is(err, fs.ErrExist) {
 		if err := s.setAside(name); err != nil {
 			return nil, err
 		}
-		f, err = iouring.OpenFile(name, flags, 0o644)
+		f, err = s.openFile(name, flags, 0o644)
 	}
 	return f, err
 }
