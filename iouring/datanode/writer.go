@@ -22,10 +22,11 @@ import (
 	"github.com/blockpath/blockpath/iouring"
 )
 
-// A flush happens when this much data has gathered, or as many packets as fit
-// into one gathering write.
+// A flush happens when this much data has gathered, which sixteen packets of
+// 64 KiB do, whole pages of data, or as many packets as fit into one gathering
+// write.
 const (
-	flushBytes   = 512 << 10
+	flushBytes   = 960 << 10
 	flushPackets = 64
 )
 

@@ -368,7 +368,7 @@ func TestCoalesce(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkFiles(t, s, b, crc.Chunks{}, data)
-		if n := s.Stats().Load(statFlushes) - before; packetLen == 64512 && n > 7 {
+		if n := s.Stats().Load(statFlushes) - before; packetLen == 64512 && n > 4 {
 			t.Errorf("%d flushes for 3 MiB in packets of %d", n, packetLen)
 		}
 	}
