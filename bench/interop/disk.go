@@ -186,7 +186,7 @@ func storeJudged(t *trial) error {
 
 // everyByte is the length up to which every byte of a file is flipped; of
 // longer files only some are.
-const everyByte = datanode.MetaHeaderLen + 4*513
+const everyByte = 520
 
 // storeFlipped damages blocks of our store, one byte at a time. Hadoop and our
 // scrubber must both reject them.
