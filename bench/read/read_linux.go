@@ -37,7 +37,7 @@ func run(ctx context.Context, quick bool, r *lab.Report) error {
 	if IsServer() {
 		return Serve()
 	}
-	sz := size{rounds: 5, sample: time.Second, blocks: 16, blockLen: 64 << 20, idle: 2000}
+	sz := size{rounds: 3, sample: time.Second, blocks: 16, blockLen: 64 << 20, idle: 2000}
 	for _, length := range []int{4 << 10, 64 << 10} {
 		for _, order := range []string{random, sequential, scan} {
 			for _, clients := range []int{1, 16, 64, 256} {

@@ -3,21 +3,11 @@ package peer
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 
 	"github.com/blockpath/blockpath/iouring/datanode"
 )
-
-// Pool is the block pool of the experiments.
-const Pool = "BP-1-127.0.0.1-1"
-
-// TempDir makes a directory for an experiment's files. The caller removes it.
-func TempDir() (string, error) { return os.MkdirTemp("", "blockpath-bench-") }
-
-// Listen listens on a loopback port.
-func Listen() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }
 
 // A Datanode is a store and a server of it on a loopback port.
 type Datanode struct {
