@@ -202,10 +202,9 @@ func (w *BlockWriter) Check(h packet.Header, sumsLen int) error {
 
 func (w *BlockWriter) check(h packet.Header, sumsLen int) error {
 	bad := func(reason string, expected, got int64) error {
-		return &PacketError{
-			Block: packet.Block{Pool: w.r.key.pool, ID: w.r.key.id, Stamp: w.r.stamp, NumBytes: w.written},
-			Seqno: h.Seqno, Offset: h.Offset, Reason: reason, Expected: expected, Got: got,
-		}
+		block := w.Block()
+		block.NumBytes = w.written
+		return &PacketError{Block: block, Seqno: h.Seqno, Offset: h.Offset, Reason: reason, Expected: expected, Got: got}
 	}
 	length, sums := int64(h.DataLen), int64(sumsLen)
 	if w.last {
