@@ -186,6 +186,54 @@ func TestDirectFaults(t *testing.T) {
 	}
 }
 
+// The hints to the page cache change nothing of what is written.
+func TestHints(t *testing.T) {
+	s := openStoreWith(t, StoreConfig{Dirs: []string{t.TempDir()}, Arena: testArena(t, 8<<20), SyncBehind: true, DropBehind: true})
+	data := randomBytes(75, 3*hintEvery+100000)
+	b := testBlock(1)
+	w, err := s.Create(bg, b, crc.Chunks{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hints := int64(0)
+	for off, seqno := 0, int64(0); off < len(data); off, seqno = off+64512, seqno+1 {
+		before := w.hinted
+		if err := send(t, w, packet.Header{Offset: int64(off), Seqno: seqno}, data[off:min(off+64512, len(data))]); err != nil {
+			t.Fatal(err)
+		}
+		if w.hinted != before {
+			hints++
+			if w.hinted <= before+hintEvery || w.hinted > w.Visible() {
+				t.Errorf("after a hint at %d one at %d, %d bytes are written", before, w.hinted, w.Visible())
+			}
+		}
+	}
+	if err := w.Finalize(bg, false); err != nil {
+		t.Fatal(err)
+	}
+	if hints != 2 { // each a little more than 8 MiB behind the one before
+		t.Errorf("%d hints in %d bytes", hints, len(data))
+	}
+	checkFiles(t, s, b, crc.Chunks{}, data)
+}
+
+// A store that opens its own backend and arena for direct writes.
+func TestDirectOwnBackend(t *testing.T) {
+	checkLeaks(t)
+	data := randomBytes(76, 3<<20+5)
+	s, err := OpenStore(StoreConfig{Dirs: []string{t.TempDir()}, Direct: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := testBlock(1)
+	b.NumBytes = int64(len(data))
+	writeBlock(t, s, b, crc.Chunks{}, data)
+	checkFiles(t, s, b, crc.Chunks{}, data)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Over the wire, asked for by drop-behind.
 func TestServerDirect(t *testing.T) {
 	checkLeaks(t)
