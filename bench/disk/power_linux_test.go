@@ -170,6 +170,9 @@ func TestPowerCuts(t *testing.T) {
 			positions := make([]int, min(left, cutsPerDisk))
 			for i := range positions {
 				positions[i] = first + chance.IntN(last-first+1)
+				if i%8 == 0 { // around the end, when the store is closed
+					positions[i] = last - chance.IntN(min(100, last-first))
+				}
 			}
 			slices.Sort(positions)
 			for _, position := range positions {

@@ -33,7 +33,8 @@
 // it keeps the longest prefix in which every checksum is right, and so of a
 // finalized one that had not got to the disk whole. Nothing is thrown away: what
 // is cut off although there are right checksums in it, and what makes no replica,
-// stays beside it under a name with .lost. To make that prefix hold what was promised, data is written before the checksums that cover
-// it, and before a checksum on stable storage is overwritten, that of a last
-// chunk that has grown, the chunk's data is made durable.
+// stays beside it under a name with .lost. To make that prefix hold what was
+// promised, data is written before the checksums that cover it, and before a
+// checksum on stable storage is overwritten, that of a last chunk that has grown,
+// the chunk's data is made durable.
 package datanode

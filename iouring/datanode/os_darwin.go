@@ -20,9 +20,9 @@ func lockHeld(err error) bool { return err == unix.EWOULDBLOCK }
 // to all others.
 func syncFS(*os.File) error { return unix.Sync() }
 
-// bootID names this run of the kernel: as long as it lasts, what was written is
+// cacheID names this run of the kernel: as long as it lasts, what was written is
 // in the page cache. Empty means that it is not known.
-func bootID() string {
+func cacheID(*os.File) string {
 	id, _ := unix.Sysctl("kern.bootsessionuuid")
 	return id
 }

@@ -2,6 +2,7 @@ package datanode
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -23,11 +24,17 @@ func lockHeld(err error) bool { return err == unix.EAGAIN || err == unix.EACCES 
 // syncFS makes everything durable that was written to the file system of f.
 func syncFS(f *os.File) error { return unix.Syncfs(int(f.Fd())) }
 
-// bootID names this run of the kernel: as long as it lasts, what was written is
-// in the page cache. Empty means that it is not known.
-func bootID() string {
-	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id))
+// cacheID names this run of the kernel and this mount of the file system that f is
+// in: as long as both last, what was written is in the page cache. Empty means that
+// it is not known, on kernels before 6.8.
+func cacheID(f *os.File) string {
+	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	var st unix.Statx_t
+	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID_UNIQUE, &st)
+	if len(boot) == 0 || err != nil || st.Mask&unix.STATX_MNT_ID_UNIQUE == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s-%d", strings.TrimSpace(string(boot)), st.Mnt_id)
 }
 
 // openDirect opens an existing file past the page cache, or returns nil if the

@@ -404,6 +404,9 @@ func TestRecoverFinalized(t *testing.T) {
 			s := openStore(t, root)
 			writeBlock(t, s, b, c, data)
 			if test.closed {
+				if cacheID(s.volumes[0].lock) == "" {
+					t.Skip("SKIPPED, NOT TESTED: the kernel does not tell one mount from another")
+				}
 				s.Close()
 			} else {
 				crash(t, s)

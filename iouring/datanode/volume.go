@@ -25,7 +25,7 @@ type volume struct {
 	files *iouring.FileCache // of the store
 
 	durable time.Time   // everything that was in the volume then is on stable storage
-	intact  bool        // the store was closed, and the kernel is the same since
+	intact  bool        // the store was closed, and the page cache is the same since
 	unread  bool        // something could not be read: another opening has to check it
 	dirty   atomic.Bool // blocks have been finalized since
 
@@ -37,11 +37,11 @@ type volume struct {
 }
 
 // The lock file has the holder in its first line, then the time before which
-// everything in the volume is durable, and after a Close the kernel's boot id.
+// everything in the volume is durable, and after a Close what names the page cache.
 //
 //	1234@host
 //	durable 2026-11-30T18:00:00.123456789Z
-//	closed 7b0f2b4e-6f6c-4c0c-9d2a-3f1f0f3f7f11
+//	closed 7b0f2b4e-6f6c-4c0c-9d2a-3f1f0f3f7f11-2147483684
 const (
 	durableLine = "durable "
 	closedLine  = "closed "
@@ -82,8 +82,8 @@ func openVolume(dir string) (*volume, error) {
 			// What does not parse was torn: then nothing is known to be durable.
 			v.durable, _ = time.Parse(time.RFC3339Nano, stamp)
 		}
-		if boot, ok := strings.CutPrefix(line, closedLine); ok {
-			v.intact = boot != "" && boot == bootID()
+		if cache, ok := strings.CutPrefix(line, closedLine); ok {
+			v.intact = cache != "" && cache == cacheID(f)
 		}
 	}
 	return v, nil
@@ -94,7 +94,7 @@ func (v *volume) mark(closed bool) error {
 	host, _ := os.Hostname()
 	content := fmt.Sprintf("%d@%s\n%s%s\n", os.Getpid(), host, durableLine, v.durable.UTC().Format(time.RFC3339Nano))
 	if closed {
-		content += closedLine + bootID() + "\n"
+		content += closedLine + cacheID(v.lock) + "\n"
 	}
 	// Shorter than a sector: after a power cut it is the old content or the new.
 	if _, err := v.lock.WriteAt([]byte(content), 0); err != nil {
