@@ -93,7 +93,8 @@ type Server struct {
 	log   *slog.Logger
 	stats *stripedcounter.Set
 
-	workers chan struct{} // one in it for every read that is worked on
+	workers     chan struct{} // one in it for every read that is worked on
+	sendFilesTo func(net.Addr) bool
 
 	ctx    context.Context // ends when connections are cut
 	cancel context.CancelFunc
@@ -131,8 +132,8 @@ func NewServer(store *Store, cfg ServerConfig) *Server {
 	}
 	s := &Server{
 		store: store, cfg: cfg, log: cfg.Logger,
-		stats:     stripedcounter.NewSet(serverStats...),
-		workers:   make(chan struct{}, cfg.Workers),
+		stats:   stripedcounter.NewSet(serverStats...),
+		workers: make(chan struct{}, cfg.Workers), sendFilesTo: sendFilesTo,
 		listeners: map[net.Listener]struct{}{},
 		conns:     map[*conn]struct{}{},
 	}
@@ -172,6 +173,9 @@ func (s *Server) Serve(l net.Listener) error {
 		if !outOfResources(err) {
 			return err
 		}
+		if (errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)) && s.store.files.Evict(evictFiles) > 0 {
+			continue
+		}
 		s.log.Error("cannot accept", "address", l.Addr(), "error", err)
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		select {
@@ -184,7 +188,7 @@ func (s *Server) Serve(l net.Listener) error {
 func (s *Server) accept(nc net.Conn) {
 	s.stats.Add(statConns, 1)
 	c := &conn{server: s, Conn: nc}
-	c.out.init(nc)
+	c.out.init(nc, s.sendFilesTo(nc.RemoteAddr()))
 	s.mu.Lock()
 	if s.closing.Load() || len(s.conns) >= s.cfg.MaxConns && !s.closeIdle() {
 		s.mu.Unlock()
@@ -258,7 +262,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.cancel()
-	s.each(func(c *conn) { _ = c.SetReadDeadline(time.Now()) })
+	s.each(func(c *conn) {
+		if c.writes.Load() {
+			_ = c.SetReadDeadline(time.Now())
+		} else {
+			c.Close()
+		}
+	})
 	patience := time.NewTimer(partingTime)
 	defer patience.Stop()
 	select {
@@ -286,6 +296,7 @@ type conn struct {
 	in       *bufio.Reader
 	out      socketOut
 	patience time.Duration // for what is expected; 0 when that is on its way and the deadline is set
+	writes   atomic.Bool   // it carries a WRITE_BLOCK
 	idle     atomic.Int64  // since when it waits for a request, in Unix nanoseconds; 0 if it does not
 }
 
@@ -323,6 +334,7 @@ func (c *conn) serve() {
 		}
 		switch req := req.(type) {
 		case *packet.WriteBlock:
+			c.writes.Store(true)
 			s.stats.Add(statWriteRequests, 1)
 			c.write(req)
 			return

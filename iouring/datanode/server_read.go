@@ -58,9 +58,15 @@ type chunkRange struct {
 	dropBehind bool       // the client has no use for it in the page cache
 }
 
-// sendPacket is how much data a packet has that is sent, unless a single chunk is
-// longer. It is what Hadoop's datanodes send.
-const sendPacket = 64 << 10
+// A packet has as much data as Hadoop's datanodes send, or with a long read as
+// fits into a buffer of 256 KiB, whole pages of it: that takes a fifth less CPU
+// time, and Hadoop's clients take packets of up to 16 MiB. A single chunk may be
+// longer.
+const (
+	sendPacket     = 64 << 10
+	sendLongPacket = 252 << 10
+	longRead       = 256 << 10 // as Hadoop has it
+)
 
 // plan returns the chunks that a request needs, or why it cannot be.
 func (s *Server) plan(r *BlockReader, req *packet.ReadBlock) (rng chunkRange, problem string) {
@@ -79,6 +85,9 @@ func (s *Server) plan(r *BlockReader, req *packet.ReadBlock) (rng chunkRange, pr
 	rng.from = req.Offset - req.Offset%bpc
 	rng.to = min(roundUp(req.Offset+length, bpc), r.Len())
 	rng.perPacket = max(sendPacket/bpc, 1) * bpc
+	if rng.to-rng.from >= longRead {
+		rng.perPacket = max(sendLongPacket/bpc, 1) * bpc
+	}
 	rng.dropBehind = req.Caching.DropBehind != nil && *req.Caching.DropBehind
 	longest := min(rng.perPacket, rng.to-rng.from)
 	if longest > int64(s.cfg.MaxPacketLen)-packet.MaxHeaderLen-int64(rng.chunks.Kind.Size()) {

@@ -20,8 +20,17 @@ import (
 const headRoom = 64 + packet.MaxHeaderLen
 
 // sendfileFrom is the length of data from which on it pays to send it from the
-// page cache directly, instead of copying it and sending it with the rest.
-const sendfileFrom = 32 << 10
+// page cache directly, instead of copying it and sending it with the rest in one
+// call. It takes 0.7 of the CPU time of both sides over a unix socket, but 1.5
+// over the loopback device, where the copy that it saves warms the cache for the
+// receiver's.
+const sendfileFrom = 128 << 10
+
+// sendFilesTo reports whether files are sent directly to an address.
+func sendFilesTo(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return canSendFiles && (!ok || !tcp.IP.IsLoopback())
+}
 
 // A rangeSend sends the response and the packets of a read. The response goes
 // with the first packet and the empty last packet with the last data, so that a
@@ -90,7 +99,7 @@ func (s *rangeSend) turn() (done, full bool, err error) {
 func (s *rangeSend) packet() (whole bool, err error) {
 	n := int(min(s.rng.perPacket, s.rng.to-s.off))
 	sumsLen := s.rng.chunks.SumsLen(n)
-	direct := n >= sendfileFrom && s.conn.out.sendsFiles() && !s.conn.server.cfg.VerifyReads && s.cached(n)
+	direct := n >= sendfileFrom && s.cached(n) && s.conn.out.files && !s.conn.server.cfg.VerifyReads
 	copied := n
 	if direct {
 		copied = 0
@@ -147,6 +156,9 @@ func (s *rangeSend) packet() (whole bool, err error) {
 	if err != nil || !whole {
 		return false, err
 	}
+	if direct {
+		s.r.store.stats.Add2(statBytesRead, int64(n), statReads, 1)
+	}
 	s.conn.server.stats.Add2(statPacketsSent, 1, statBytesSent, int64(n))
 	s.off, s.seqno, s.sent = end, seqno, 0
 	s.dropBehind()
@@ -178,24 +190,22 @@ func (s *rangeSend) putFile(n, at int) (whole bool, err error) {
 	return true, nil
 }
 
-// longRead is from how many bytes on a read is worth reading ahead for, and
-// readAhead how much that is (dfs.datanode.readahead.bytes). dropStep is how much
-// is dropped from the page cache at a time.
+// readAhead is how much is read ahead for a long read
+// (dfs.datanode.readahead.bytes), dropStep how much is dropped from the page cache
+// at a time.
 const (
-	longRead  = 256 << 10
 	readAhead = 4 << 20
 	dropStep  = 1 << 20
 )
 
 // cached reports whether the n bytes under way seem to be in the page cache, and
-// sees to it that what follows will be.
+// sees to it that what follows will be. If they are not, they are read by the
+// backend, which does not wait for the disk in a thread.
 func (s *rangeSend) cached(n int) bool {
 	if inPageCache(s.r.blk.File, s.off+int64(n)-1) {
 		return true
 	}
-	if s.rng.to-s.off >= longRead {
-		willNeed(s.r.blk.File, s.off, min(readAhead, s.rng.to-s.off))
-	}
+	willNeed(s.r.blk.File, s.off, min(readAhead, s.rng.to-s.off))
 	return false
 }
 
@@ -210,8 +220,9 @@ func (s *rangeSend) dropBehind() {
 // and results of its methods: the function that makes the system call is made
 // once for a connection.
 type socketOut struct {
-	raw  syscall.RawConn
-	call func(fd uintptr) bool
+	raw   syscall.RawConn // nil if the connection is no socket
+	call  func(fd uintptr) bool
+	files bool // files are sent directly
 
 	b    []byte
 	more bool
@@ -222,7 +233,7 @@ type socketOut struct {
 }
 
 // init makes the output of a connection, or none if that is no socket.
-func (o *socketOut) init(c net.Conn) {
+func (o *socketOut) init(c net.Conn, files bool) {
 	socket, ok := c.(syscall.Conn)
 	if !ok {
 		return
@@ -231,10 +242,8 @@ func (o *socketOut) init(c net.Conn) {
 	if err != nil {
 		return
 	}
-	o.raw, o.call = raw, o.send
+	o.raw, o.call, o.files = raw, o.send, files
 }
-
-func (o *socketOut) sendsFiles() bool { return canSendFiles && o.raw != nil }
 
 func (o *socketOut) send(fd uintptr) bool {
 	for {

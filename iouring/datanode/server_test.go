@@ -31,11 +31,16 @@ func startServer(t testing.TB, s *Store, cfg ServerConfig) (*Server, net.Addr) {
 
 func startServerOn(t testing.TB, s *Store, cfg ServerConfig, network, address string) (*Server, net.Addr) {
 	t.Helper()
+	server := NewServer(s, cfg)
+	return server, serveOn(t, server, network, address)
+}
+
+func serveOn(t testing.TB, server *Server, network, address string) net.Addr {
+	t.Helper()
 	l, err := net.Listen(network, address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := NewServer(s, cfg)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
@@ -48,7 +53,14 @@ func startServerOn(t testing.TB, s *Store, cfg ServerConfig, network, address st
 			t.Error(err)
 		}
 	})
-	return server, l.Addr()
+	return l.Addr()
+}
+
+// filesServer returns a server that sends files directly, or never does.
+func filesServer(s *Store, cfg ServerConfig, files bool) *Server {
+	server := NewServer(s, cfg)
+	server.sendFilesTo = func(net.Addr) bool { return files && canSendFiles }
+	return server
 }
 
 // A peer is the client's side of a connection, byte by byte.
