@@ -31,6 +31,9 @@ test-purego: ## the same without assembly
 race: ## the tests under the race detector
 	CGO_ENABLED=1 $(GO) test -race ./...
 
+stress: ## random programs against the packetizer and its pool, under the race detector
+	PACKET_PROGRAMS=20000 CGO_ENABLED=1 $(GO) test -race -timeout 90m -run 'Programs|PoolModel|Leaks' ./crc/packet
+
 test-arm64: ## the tests for arm64 under qemu-aarch64, one CPU model after another
 	@command -v qemu-aarch64 >/dev/null || { echo "test-arm64: qemu-aarch64 is missing; on Debian: apt-get install qemu-user"; exit 1; }
 	for cpu in $(ARM64CPUS); do echo "== $$cpu"; \
@@ -91,4 +94,4 @@ bench-uarch: ## the experiments of this CPU, into bench/results/<vendor-microarc
 clean: ## remove what make built
 	rm -rf bin .cache
 
-.PHONY: help build run test test-purego race test-arm64 vet generate check-generate fuzz interop test-avx512 mca mca-arm64 crash bench-uarch clean
+.PHONY: help build run test test-purego race stress test-arm64 vet generate check-generate fuzz interop test-avx512 mca mca-arm64 crash bench-uarch clean
