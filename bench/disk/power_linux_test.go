@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -132,6 +133,34 @@ func writeLives(s *datanode.Store, seed int64, stop <-chan struct{}, durable fun
 	}
 }
 
+// emptyDisk returns a file that holds an empty ext4.
+func emptyDisk(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(memoryDir(t), "initial")
+	if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, diskSize)); err != nil {
+		t.Fatal(err)
+	}
+	if err := run("mkfs.ext4", "-q", "-b", "4096", "-J", "size=4", "-E", "lazy_itable_init=0,lazy_journal_init=0", name); err != nil {
+		t.Skipf("SKIPPED, NOT TESTED: no power cut without ext4: %v", err)
+	}
+	return name
+}
+
+// newRecorder records a disk that is empty at first.
+func newRecorder(t *testing.T, initial string) *Recorder {
+	t.Helper()
+	r, err := NewRecorder(t.TempDir(), initial)
+	if err != nil {
+		t.Skipf("SKIPPED, NOT TESTED: no disk without FUSE: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
 // The power goes at any moment under many writers, and the disk loses what it was
 // not told to flush, in any order and in the middle of a write: everything synced
 // before that moment is there, nothing wrong can be read, and everything verifies,
@@ -144,25 +173,11 @@ func TestPowerCuts(t *testing.T) {
 	} else if os.Getuid() != 0 {
 		t.Fatal("NOT TESTED: a power cut takes root, for a disk that is recorded")
 	}
-	initial := filepath.Join(memoryDir(t), "initial")
-	if err := errors.Join(os.WriteFile(initial, nil, 0o600), os.Truncate(initial, diskSize)); err != nil {
-		t.Fatal(err)
-	}
-	if err := run("mkfs.ext4", "-q", "-b", "4096", "-J", "size=4", "-E", "lazy_itable_init=0,lazy_journal_init=0", initial); err != nil {
-		t.Skipf("SKIPPED, NOT TESTED: no power cut without ext4: %v", err)
-	}
+	initial := emptyDisk(t)
 	synced, kept, blocks := 0, 0, 0
 	for left, n := asked, *diskFrom; left > 0 && !t.Failed(); left, n = left-cutsPerDisk, n+1 {
 		t.Run(fmt.Sprintf("disk=%d", n), func(t *testing.T) {
-			r, err := NewRecorder(t.TempDir(), initial)
-			if err != nil {
-				t.Skipf("SKIPPED, NOT TESTED: no disk without FUSE: %v", err)
-			}
-			t.Cleanup(func() {
-				if err := r.Close(); err != nil {
-					t.Error(err)
-				}
-			})
+			r := newRecorder(t, initial)
 			mnt := t.TempDir()
 			first, promises := recordLives(t, r, mnt, n)
 			last := r.Position()
@@ -289,4 +304,82 @@ func checkCut(t *testing.T, left, mnt string, position int, promises []promise) 
 		blocks = len(found)
 	}
 	return blocks, len(promised)
+}
+
+// A disk loses data of a block that is in the page cache, and the sync fails. The
+// kernel keeps the pages that it could not write and thinks of them as written,
+// until it drops them. So nobody is told that they are durable, the block is not
+// gone on with, and another opening keeps of it what is on the disk in fact.
+func TestLostWrites(t *testing.T) {
+	needRoot(t)
+	r := newRecorder(t, emptyDisk(t))
+	mnt := t.TempDir()
+	if err := run("mount", "-o", "loop", r.Disk, mnt); err != nil {
+		t.Skipf("SKIPPED, NOT TESTED: no loop device: %v", err)
+	}
+	defer func() {
+		if err := unmount(mnt); err != nil {
+			t.Error(err)
+		}
+	}()
+	l := &lab{TB: t}
+	l.setUp(iouring.AutoBackend)
+	defer l.tearDown()
+	dir := filepath.Join(mnt, "store")
+	s := l.mustOpen(dir)
+	defer func() { s.Close() }()
+
+	mark := []byte("page of the block")
+	data := randomBytes(9, 4<<20)
+	for at := 0; at < len(data); at += pageSize {
+		copy(data[at:], mark)
+	}
+	life := &life{s: s, b: block(1), data: data}
+	var err error
+	if life.w, err = s.Create(bg, life.b, crc.Chunks{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(life.send(1<<20), life.w.Sync(bg)); err != nil {
+		t.Fatal(err)
+	}
+	synced := life.sent
+	r.SetFault(func(p []byte, _ int64) syscall.Errno {
+		if bytes.HasPrefix(p, mark) {
+			return syscall.EIO
+		}
+		return 0
+	})
+	if err := life.send(len(data)); err != nil {
+		t.Fatal(err)
+	}
+	var failed *iouring.IOError
+	if err := life.w.Sync(bg); !errors.As(err, &failed) || failed.Op != "datasync" || !errors.Is(err, syscall.EIO) {
+		t.Fatalf("a sync of what the disk does not take: %v", err)
+	}
+	if _, err := s.Recover(bg, life.b, 1002, 0, int64(len(data)), crc.Chunks{}); !errors.As(err, &failed) {
+		t.Errorf("a recovery after it: %v", err)
+	}
+	if err := s.RecoverClose(bg, life.b, 1002, life.w.Visible()); !errors.As(err, &failed) {
+		t.Errorf("a close recovery after it: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	s = l.mustOpen(dir)
+	got, err := readBlock(s, packet.Block{Pool: pool, ID: 1})
+	if err != nil || len(got) < synced || len(got) == len(data) || !bytes.HasPrefix(data, got) {
+		t.Fatalf("%d bytes can be read of %d, %d had been synced: %v", len(got), len(data), synced, err)
+	}
+	// They are there also when the page cache is gone.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(unmount(mnt), run("mount", "-o", "loop", r.Disk, mnt)); err != nil {
+		t.Fatal(err)
+	}
+	s = l.mustOpen(dir)
+	if again, err := readBlock(s, packet.Block{Pool: pool, ID: 1}); err != nil || !bytes.Equal(again, got) {
+		t.Errorf("%d bytes are on the disk, %d could be read: %v", len(again), len(got), err)
+	}
 }

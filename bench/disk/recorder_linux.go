@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fs"
@@ -118,6 +119,8 @@ type Recorder struct {
 	mu  sync.Mutex
 	log []record
 
+	fault atomic.Pointer[func(p []byte, off int64) syscall.Errno]
+
 	stable *image // what is sure to be there at the last cut
 	done   int    // records that are in it
 	cut    int    // position of the last cut
@@ -170,6 +173,9 @@ func (r *Recorder) Bytes() int64 {
 	}
 	return n
 }
+
+// SetFault makes writes fail for which f returns an error. Nothing of them is done.
+func (r *Recorder) SetFault(f func(p []byte, off int64) syscall.Errno) { r.fault.Store(&f) }
 
 func (r *Recorder) record(off int64, data []byte) {
 	r.mu.Lock()
@@ -250,6 +256,13 @@ func (d *device) Read(_ context.Context, _ fs.FileHandle, p []byte, off int64) (
 func (d *device) Write(_ context.Context, _ fs.FileHandle, p []byte, off int64) (uint32, syscall.Errno) {
 	if off+int64(len(p)) > d.image.size {
 		return 0, syscall.ENOSPC
+	}
+	if d.recorder != nil {
+		if f := d.recorder.fault.Load(); f != nil {
+			if errno := (*f)(p, off); errno != 0 {
+				return 0, errno
+			}
+		}
 	}
 	d.image.write(p, off)
 	if d.recorder != nil {

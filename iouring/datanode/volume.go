@@ -71,7 +71,7 @@ func openVolume(dir string) (*volume, error) {
 		err = fmt.Errorf("datanode: cannot lock %s: %w", root, lockErr)
 	}
 	if err == nil {
-		err = v.mkdir(filepath.Join(root, currentDir), true)
+		err = os.MkdirAll(filepath.Join(root, currentDir), 0o755)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -180,7 +180,8 @@ func syncDir(dir string) error {
 	return f.Sync()
 }
 
-// addPool creates the directories of a pool.
+// addPool creates the directories of a pool. They are made durable when something
+// in them is.
 func (v *volume) addPool(pool string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -192,7 +193,7 @@ func (v *volume) addPool(pool string) error {
 		filepath.Join(poolDir(v.root, pool), finalizedDir),
 		tmpPath(v.root, pool),
 	} {
-		if err := v.mkdirLocked(dir, true); err != nil {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}

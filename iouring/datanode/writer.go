@@ -632,7 +632,12 @@ func (w *BlockWriter) sync(ctx context.Context) error {
 		return w.fail("sync", err)
 	}
 	if !w.dirSynced {
-		if err := syncDir(filepath.Dir(w.blk.Name())); err != nil {
+		dir := filepath.Dir(w.blk.Name())
+		err := w.r.vol.mkdir(dir, true)
+		if err == nil {
+			err = syncDir(dir)
+		}
+		if err != nil {
 			return w.fail("sync", err)
 		}
 		w.dirSynced = true
