@@ -452,6 +452,77 @@ func (l *lab) faultyLife(t *testing.T, plan *counted, data, other []byte, tolera
 	return true
 }
 
+// Many blocks at once, so that their syncs are in the ring together, on a disk that fails at one operation, or at all from there on: those that are met say
+// so, the others go on, and what was acknowledged of any of them can be read, at
+// once and after another opening.
+func TestFaultsAmongMany(t *testing.T) {
+	const blocks = 6
+	l := newLab(t, iouring.AutoBackend, true)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	data := randomBytes(5, 1500000)
+	failures := 0
+	for i := range 60 {
+		dir := l.dir()
+		s := l.mustOpen(dir)
+		plan := &counted{countdown: rnd.IntN(300), once: i%2 == 0, fault: Fault{Errno: []syscall.Errno{syscall.EIO, syscall.ENOSPC}[i/2%2]}}
+		l.fs.SetPlan(plan.plan)
+		lives, errs := make([]*life, blocks), make([]error, blocks)
+		var wg sync.WaitGroup
+		for g := range lives {
+			lives[g] = &life{s: s, b: block(int64(g)), data: data}
+			lives[g].b.NumBytes = int64(len(data))
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				errs[g] = lives[g].run()
+			}()
+		}
+		wg.Wait()
+		l.fs.SetPlan(nil)
+		name := fmt.Sprintf("%+v (once: %t) after %v", plan.fault, plan.once, plan.failed)
+		check := func() {
+			t.Helper()
+			for g, life := range lives {
+				var refused *datanode.BlockError
+				if errs[g] != nil && (!errors.As(errs[g], &refused) || refused.Block.ID != int64(g) || !errors.Is(errs[g], plan.fault.Errno)) {
+					t.Fatalf("%s: block %d: the error does not say what and where: %v", name, g, errs[g])
+				}
+				if life.w == nil {
+					continue
+				}
+				if err := life.readable(); err != nil {
+					t.Fatalf("%s: block %d: %v", name, g, err)
+				}
+			}
+		}
+		check()
+		for _, err := range errs {
+			if err != nil {
+				failures++
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		s = l.mustOpen(dir)
+		for _, life := range lives {
+			life.s = s
+		}
+		check()
+		if err := s.Close(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := verify(l.behind(dir)); err != nil && plan.once {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	stats := map[string]int64{}
+	for name, n := range l.backend.Stats().All() {
+		stats[name] = n
+	}
+	t.Logf("%d blocks met a fault of %d; %d datasyncs went through a ring", failures, 60*blocks, stats["ring_datasyncs"])
+}
+
 // A store that a crash has left, opened on a disk that fails at one operation or
 // at all from there on: it is opened, without the blocks that could not be read,
 // or it is not; and then, on a good disk, nothing is missing.
