@@ -198,10 +198,13 @@ func (s *Store) adopt(r *replica, f *found, rbw string) error {
 
 // young reports whether a crash may have taken something from a file: it has
 // changed since everything was known to be durable, and the store was not closed.
-// Time stamps of files are coarser than the clock.
+// A file has its time stamp from the beginning of a write, which may then have to
+// wait for the disk.
 func (v *volume) young(info fs.FileInfo) bool {
-	return !v.intact && info.ModTime().After(v.durable.Add(-time.Second))
+	return !v.intact && info.ModTime().After(v.durable.Add(-longestWrite))
 }
+
+const longestWrite = time.Minute
 
 // setAside renames files that a failure has left and that make no replica, so
 // that the block can be made again, and nothing is lost that somebody may want to

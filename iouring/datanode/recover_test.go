@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -444,6 +445,27 @@ func TestRecoverFinalized(t *testing.T) {
 	}
 }
 
+// What a directory has that another program wrote is taken as it is, however new.
+func TestOpenNew(t *testing.T) {
+	root, b, data := t.TempDir(), testBlock(1), randomBytes(29, 1024)
+	s := openStore(t, root)
+	writeBlock(t, s, b, crc.Chunks{}, data)
+	s.Close()
+	fin := finalizedPath(root, testPool, 1)
+	meta := append(oracleMeta(crc.Chunks{}, data), "more"...) // as Hadoop's computeMeta makes it
+	if err := errors.Join(os.WriteFile(filepath.Join(root, lockFile), []byte("1234@hadoop"), 0o644),
+		os.WriteFile(filepath.Join(fin, MetaName(1, b.Stamp)), meta, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, root)
+	if got, err := os.ReadFile(filepath.Join(fin, MetaName(1, b.Stamp))); err != nil || !bytes.Equal(got, meta) {
+		t.Errorf("the .meta file has changed: %v", err)
+	}
+	if got, err := readAll(s, b); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("%d bytes can be read, %v", len(got), err)
+	}
+}
+
 // crash closes a store without a trace of it in the lock file.
 func crash(t testing.TB, s *Store) {
 	t.Helper()
@@ -502,7 +524,7 @@ func TestCheckpoint(t *testing.T) {
 		t.Error("a finalized block does not make the volume dirty")
 	}
 	path := s.find(testBlock(1)).blockPath()
-	if err := os.Chtimes(path, time.Time{}, v.durable.Add(-2*time.Second)); err != nil {
+	if err := os.Chtimes(path, time.Time{}, v.durable.Add(-2*longestWrite)); err != nil {
 		t.Fatal(err)
 	}
 	before := v.durable
@@ -513,11 +535,28 @@ func TestCheckpoint(t *testing.T) {
 	if err := os.Truncate(path, 900); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chtimes(path, time.Time{}, before.Add(-2*time.Second)); err != nil {
+	if err := os.Chtimes(path, time.Time{}, before.Add(-2*longestWrite)); err != nil {
 		t.Fatal(err)
 	}
 	s = openStore(t, root)
 	if r := s.find(testBlock(1)); r.state != finalized || r.length != 900 || s.Stats().Load(statBlocksRecovered) != 0 {
 		t.Errorf("an old block was checked: %v, %d bytes", r.state, r.length)
+	}
+
+	// A clock that was ahead has told nothing.
+	crash(t, s)
+	lock := filepath.Join(root, lockFile)
+	content, err := os.ReadFile(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, _, _ := strings.Cut(string(content), "\n")
+	ahead := time.Now().Add(time.Hour).UTC().Format(time.RFC3339Nano)
+	if err := os.WriteFile(lock, []byte(line+"\n"+durableLine+ahead+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, root)
+	if r := s.find(testBlock(1)); r.state != waiting || r.length != 512 {
+		t.Errorf("a block that may be new was not checked: %v, %d bytes", r.state, r.length)
 	}
 }

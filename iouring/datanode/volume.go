@@ -76,11 +76,16 @@ func openVolume(dir string) (*volume, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	v.durable = time.Now() // what a directory has that is new to us is taken as it is
+	v.durable, v.intact = time.Now(), true // what a directory has that is new to us is taken as it is
 	for _, line := range lines[1:] {
 		if stamp, ok := strings.CutPrefix(line, durableLine); ok {
-			// What does not parse was torn: then nothing is known to be durable.
+			// If it does not parse, which means that it was torn, or has not come yet,
+			// nothing is known to be durable.
 			v.durable, _ = time.Parse(time.RFC3339Nano, stamp)
+			v.intact = false
+			if v.durable.After(time.Now()) {
+				v.durable = time.Time{}
+			}
 		}
 		if cache, ok := strings.CutPrefix(line, closedLine); ok {
 			v.intact = cache != "" && cache == cacheID(f)
