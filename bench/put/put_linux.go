@@ -98,7 +98,8 @@ func reference(packetSize int, sum peer.Checksum) func(context.Context, string, 
 			return err
 		}
 		_, err = w.ReadFrom(&source{left: n})
-		return errors.Join(err, w.Close())
+		_, closeErr := w.Close()
+		return errors.Join(err, closeErr)
 	}
 }
 

@@ -40,8 +40,9 @@ func TestWriter(t *testing.T) {
 	if n, err := w.ReadFrom(bytes.NewReader(data)); err != nil || n != int64(len(data)) {
 		t.Fatal(n, err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
+	sum, err := w.Close()
+	if err != nil || sum.CRC != crc.Checksum(crc.CRC32C, data) {
+		t.Fatalf("CRC %08x, %v", sum.CRC, err)
 	}
 	r, err := d.Store.Open(block)
 	if err != nil {

@@ -17,17 +17,18 @@ import (
 const inFlight = 4 << 20
 
 // A Writer is a reference for the client's end of a write: packets of one size
-// that are filled and then checksummed, one Write per packet, one goroutine that
-// sends and one that takes acks. It does not flush, recover, time out or send
-// heartbeats.
+// that are filled and then checksummed, the sums of the block for the file's
+// checksums, one Write per packet, one goroutine that sends and one that takes
+// acks. It does not flush, recover, time out or send heartbeats.
 type Writer struct {
 	conn   net.Conn
 	sum    Checksum
 	chunks int // of a full packet
 	ends   sync.WaitGroup
 
-	pos   int64 // block offset of the next packet
-	seqno int64 // of it
+	pos    int64 // block offset of the next packet
+	seqno  int64 // of it
+	summer *crc.BlockSummer
 
 	mu     sync.Mutex
 	change *sync.Cond
@@ -66,7 +67,7 @@ func Dial(ctx context.Context, addr string, block packet.Block, packetSize int, 
 		conn.Close()
 		return nil, err
 	}
-	w := &Writer{conn: conn, sum: sum, chunks: packet.PacketChunks(packetSize, crc.Chunks{}), acked: -1}
+	w := &Writer{conn: conn, sum: sum, chunks: packet.PacketChunks(packetSize, crc.Chunks{}), acked: -1, summer: crc.NewBlockSummer(crc.Chunks{})}
 	w.change = sync.NewCond(&w.mu)
 	w.ends.Add(2)
 	go w.send()
@@ -87,6 +88,7 @@ func (w *Writer) ReadFrom(r io.Reader) (total int64, err error) {
 		if n > 0 {
 			sumsLen := crc.Chunks{}.SumsLen(n)
 			w.sum.Put(buf[dataAt-sumsLen:dataAt], buf[dataAt:dataAt+n])
+			w.summer.Add(buf[dataAt-sumsLen : dataAt])
 			const headerLen = packet.MaxHeaderLen - 2 // that of a packet without sync
 			at := dataAt - sumsLen - headerLen
 			packet.Header{Offset: w.pos, Seqno: w.seqno, DataLen: n}.Append(buf[at:at], sumsLen)
@@ -139,8 +141,8 @@ func (w *Writer) await() error {
 	return w.err
 }
 
-// Close ends the block.
-func (w *Writer) Close() error {
+// Close ends the block and returns its sums.
+func (w *Writer) Close() (crc.BlockSum, error) {
 	err := w.await()
 	if err == nil {
 		h := packet.Header{Offset: w.pos, Seqno: w.seqno, Last: true}
@@ -153,7 +155,8 @@ func (w *Writer) Close() error {
 	w.mu.Unlock()
 	w.conn.Close()
 	w.ends.Wait()
-	return err
+	sum, sumErr := w.summer.Sum(w.pos)
+	return sum, errors.Join(err, sumErr)
 }
 
 func (w *Writer) send() {
