@@ -48,10 +48,7 @@ func (w *BlockWriter) goDirect() error {
 		return noMemory(err, errors.Join(data.Release(), file.Close()))
 	}
 	w.direct = &direct{file: file, data: data, sums: sums}
-	if w.reserved > 0 && preallocate(w.blk.OS(), w.reserved) == nil {
-		w.preallocated = w.reserved
-		w.unreserve(w.reserved)
-	}
+	w.preallocate(w.reserved)
 	return nil
 }
 

@@ -133,8 +133,12 @@ func TestReservation(t *testing.T) {
 	if err := errors.Join(send(t, first, packet.Header{}, data), first.Flush(bg)); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.volumes[0].reserved.Load(); got != 3<<20 {
-		t.Errorf("%d bytes are reserved after 2 of 5 MiB, expected %d", got, 3<<20)
+	// What is reserved has been allocated, which comes to the same.
+	if free, err := s.volumes[0].free(); err != nil || free > 3<<20 || free < 2<<20 {
+		t.Errorf("%d bytes are free of 8 MiB of which 5 are promised, %v", free, err)
+	}
+	if got := first.blk.OS(); allocated(t, got.Name()) < 5<<20 {
+		t.Errorf("%d bytes are allocated after 2 of 5 MiB", allocated(t, got.Name()))
 	}
 	if err := first.Finalize(bg, false); err != nil {
 		t.Fatal(err)
@@ -143,7 +147,36 @@ func TestReservation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := second.Abort(bg); err != nil {
+	if err := errors.Join(send(t, second, packet.Header{}, data), second.Flush(bg), second.Abort(bg)); err != nil {
 		t.Fatal(err)
 	}
+	for id := int64(1); id <= 2; id++ {
+		if r := s.find(testBlock(id)); allocated(t, r.blockPath()) > 2<<20 {
+			t.Errorf("%d bytes are allocated for 2 MiB", allocated(t, r.blockPath()))
+		}
+	}
+	// Short blocks are not allocated ahead.
+	third, err := reserve(3, 3<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(send(t, third, packet.Header{}, data[:1<<19]), third.Flush(bg)); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.volumes[0].reserved.Load(); got != 5<<19 {
+		t.Errorf("%d bytes are reserved after half a MiB of 3, expected %d", got, 5<<19)
+	}
+	if err := third.Abort(bg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// allocated returns how many bytes of the disk a file has.
+func allocated(t *testing.T, name string) int64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(name, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Blocks * 512
 }

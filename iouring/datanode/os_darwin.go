@@ -30,7 +30,8 @@ func cacheID(*os.File) string {
 // openDirect returns nil: direct writes are for Linux.
 func openDirect(string) (*iouring.File, error) { return nil, nil }
 
-func preallocate(*os.File, int64) error { return nil }
+// preallocate says that it cannot.
+func preallocate(*os.File, int64, int64) error { return unix.ENOTSUP }
 
 // writeBehind and dropBehind are hints that this system does not take.
 func writeBehind(*os.File, int64, int64) error { return nil }

@@ -47,9 +47,10 @@ func openDirect(name string) (*iouring.File, error) {
 	return f, err
 }
 
-// preallocate allocates the first n bytes of a file without changing its length.
-func preallocate(f *os.File, n int64) error {
-	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, n)
+// preallocate allocates n bytes of a file from off on, without changing its
+// length.
+func preallocate(f *os.File, off, n int64) error {
+	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, off, n)
 }
 
 // writeBehind starts writing n bytes from off on to the disk.

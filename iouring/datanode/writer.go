@@ -56,7 +56,7 @@ type BlockWriter struct {
 	last     bool // the packet that ends the block has come
 	end      int64
 	written  int64 // data and checksums are in the files
-	reserved int64
+	reserved int64 // behind what is written, or allocated
 
 	// While end is not a multiple of the chunk size: the bytes from the last
 	// chunk's start to end, and their checksum.
@@ -75,7 +75,9 @@ type BlockWriter struct {
 	transfer     bool    // as Store.Copy was told
 	direct       *direct // if the block goes past the page cache
 	dropBehind   bool
-	preallocated int64 // bytes allocated for the block file
+	preallocated int64 // up to here the block file has been allocated
+	unallocable  bool  // the file system does not do that
+	trimming     bool  // there may be something allocated behind the end
 	hinted       int64 // up to here the kernel has been told what to do with the page cache
 
 	synced    int64 // durable, with their checksums
@@ -414,6 +416,11 @@ func (w *BlockWriter) flushTo(ctx context.Context, to int64) error {
 		return nil
 	}
 	start := time.Now()
+	if w.direct == nil && !w.unallocable && to >= allocateFrom && to > w.preallocated {
+		// Further and further ahead: an allocation for many pages costs less than the
+		// page cache's reservations for each, and a short block has none.
+		w.preallocate(min(4*to, max(w.written, w.preallocated)+w.reserved))
+	}
 	sumsLen, err := w.write(ctx, to)
 	if err != nil {
 		return w.fail("write", err)
@@ -422,6 +429,7 @@ func (w *BlockWriter) flushTo(ctx context.Context, to int64) error {
 		told(time.Since(start))
 	}
 	grown := to - w.written
+	w.unreserve(to - max(w.written, w.preallocated))
 	w.written = to
 	if !w.relaying {
 		w.r.mu.Lock()
@@ -439,7 +447,6 @@ func (w *BlockWriter) flushTo(ctx context.Context, to int64) error {
 		w.drop()
 	}
 	w.hint()
-	w.unreserve(grown)
 	w.store.stats.Add2(statBytesWritten, grown, statFlushes, 1)
 	w.count()
 	return nil
@@ -492,8 +499,37 @@ func (w *BlockWriter) drop() {
 	w.data, w.sums, w.held = w.data[:0], w.sums[:0], w.held[:0]
 }
 
+// allocateFrom is how long a block has to be before its reservation is used to
+// allocate it.
+const allocateFrom = 1 << 20
+
+// preallocate allocates the block file up to offset to. If that does not work, it
+// was a try, and the space stays reserved.
+func (w *BlockWriter) preallocate(to int64) {
+	from := max(w.written, w.preallocated)
+	if from >= to {
+		return
+	}
+	w.trimming = true
+	if preallocate(w.blk.OS(), from, to-from) != nil {
+		w.unallocable = true
+		return
+	}
+	w.preallocated = to
+	w.unreserve(to - from)
+}
+
+// trim gives back what has been allocated and is not needed.
+func (w *BlockWriter) trim() error {
+	if !w.trimming {
+		return nil
+	}
+	w.trimming = false
+	return w.blk.OS().Truncate(w.written)
+}
+
 func (w *BlockWriter) unreserve(n int64) {
-	n = min(n, w.reserved)
+	n = min(max(n, 0), w.reserved)
 	w.reserved -= n
 	w.r.vol.reserved.Add(-n)
 }
@@ -557,9 +593,7 @@ func (w *BlockWriter) finish() error {
 		w.direct = nil
 		errs = append(errs, d.release())
 	}
-	if w.written < w.preallocated {
-		errs = append(errs, w.blk.OS().Truncate(w.written))
-	}
+	errs = append(errs, w.trim())
 	w.count()
 	w.unreserve(w.reserved)
 	w.store.writers.Add(-1)
@@ -657,12 +691,16 @@ func (w *BlockWriter) Finalize(ctx context.Context, durable bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	durable = durable || w.store.cfg.SyncOnClose
-	flush := w.flush
-	if durable {
-		flush = w.sync
-	}
-	if err := flush(ctx); err != nil {
+	if err := w.flush(ctx); err != nil {
 		return err
+	}
+	if err := w.trim(); err != nil {
+		return w.fail("truncate", err)
+	}
+	if durable {
+		if err := w.sync(ctx); err != nil {
+			return err
+		}
 	}
 	if w.r.state == copying {
 		return w.install(finalized, durable)
