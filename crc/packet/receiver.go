@@ -129,6 +129,17 @@ func (r *Receiver) Buffered() int {
 	return n
 }
 
+// Missing returns how many bytes of the body that Body reads next have not yet
+// been read from the source, those in a *bufio.Reader not counted. As long as
+// they are not there Body waits for them.
+func (r *Receiver) Missing() int {
+	n := r.body - len(r.carry)
+	if b, ok := r.r.(*bufio.Reader); ok {
+		n -= b.Buffered()
+	}
+	return max(n, 0)
+}
+
 // fill makes the first n bytes of the packet available in carry.
 func (r *Receiver) fill(n int) error {
 	have := len(r.carry)

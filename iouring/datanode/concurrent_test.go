@@ -19,15 +19,14 @@ import (
 // concurrentTime is how long a block is appended to and read at the same time.
 var concurrentTime = flag.Duration("concurrent", 500*time.Millisecond, "how long to append to a block and read it at the same time")
 
-// appendAndRead appends to one block for the given time: in small packets, with
+// appendAndRead appends to a block for the given time, or until it is full: in small packets, with
 // flushes in mid-chunk that are sent again, syncs, finalizations, appends and
 // recoveries. Meanwhile others read it, through the store and over the server's
 // connections. Nobody sees anything but a prefix of what is written, at least as
 // long as what was acknowledged before, and everything verifies.
-func appendAndRead(t *testing.T, s *Store, addr net.Addr, d time.Duration) {
+func appendAndRead(t *testing.T, s *Store, addr net.Addr, b packet.Block, d time.Duration) {
 	c := crc.Chunks{}
 	data := randomBytes(71, 4<<20)
-	b := testBlock(1)
 	w, err := s.Create(bg, b, c)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +48,7 @@ func appendAndRead(t *testing.T, s *Store, addr net.Addr, d time.Duration) {
 		wg.Add(2)
 		go func() { // through the store
 			defer wg.Done()
-			rng := rand.New(rand.NewPCG(1, uint64(i)))
+			rng := rand.New(rand.NewPCG(uint64(b.ID), uint64(i)))
 			for !closed(stop) {
 				least := acked.Load()
 				r, err := s.Open(packet.Block{Pool: b.Pool, ID: b.ID})
@@ -87,7 +86,7 @@ func appendAndRead(t *testing.T, s *Store, addr net.Addr, d time.Duration) {
 		}()
 	}
 
-	rng := rand.New(rand.NewPCG(3, 4))
+	rng := rand.New(rand.NewPCG(uint64(b.ID), 4))
 	seqno := int64(0)
 	flushed := 0 // the block's length at the last flush; what follows begins at its chunk
 	appending := false

@@ -18,9 +18,9 @@ var errReplaced = errors.New("datanode: another datanode sends a newer copy of t
 
 // Copy begins a copy of a replica that another datanode sends: b.NumBytes bytes
 // with b's stamp. It stays apart, and unreadable, until it is complete and
-// finalized; ended in any other way, it is deleted. An older replica that the
-// store has not finished is replaced then, with transfer set also one that it
-// has.
+// finalized; ended in any other way, it is deleted. An older replica that is not
+// finalized is replaced then, with transfer set also one that is; but none that
+// has more bytes, since what was acknowledged once is in every newer one.
 //
 // The error is that of [Store.Create]; ErrorExists if the store has a replica
 // that is not to be replaced.
@@ -58,10 +58,10 @@ func (s *Store) Copy(ctx context.Context, b packet.Block, c crc.Chunks, transfer
 
 // checkReplaced refuses to replace a replica. The caller holds old.mu.
 func (s *Store) checkReplaced(op string, b packet.Block, old *replica, transfer bool) *BlockError {
-	if old.stamp < b.Stamp && (transfer || old.state != finalized) {
+	if old.stamp < b.Stamp && old.length <= b.NumBytes && (transfer || old.state != finalized) {
 		return nil
 	}
-	return s.refuse(op, b, packet.ErrorExists, fmt.Sprintf("the block exists, %s, with stamp %d", old.state, old.stamp), nil)
+	return s.refuse(op, b, packet.ErrorExists, fmt.Sprintf("the block exists, %s, with stamp %d and %d bytes", old.state, old.stamp, old.length), nil)
 }
 
 // convert ends the writer of a complete copy of a replica that is being written:

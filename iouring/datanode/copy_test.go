@@ -177,6 +177,8 @@ func TestCopyReplaces(t *testing.T) {
 		{"unfinished, newer transfer", waiting, 1002, true, true},
 		{"being written, newer", writing, 1002, false, true},
 		{"being written, same", writing, 1001, false, false},
+		{"finalized, longer", finalized, 1003, true, false},
+		{"unfinished, longer", waiting, 1003, false, false},
 	} {
 		for _, unfinished := range []bool{false, true} { // what the copy becomes
 			t.Run(fmt.Sprintf("%s/%t", test.name, unfinished), func(t *testing.T) {
@@ -210,6 +212,9 @@ func TestCopyReplaces(t *testing.T) {
 				defer reader.Close()
 				newer := b
 				newer.Stamp, newer.NumBytes = test.stamp, int64(len(data))
+				if test.stamp == 1003 {
+					newer.NumBytes = int64(len(old)) - 1
+				}
 				copying, err := s.Copy(bg, newer, c, test.transfer)
 				var refused *BlockError
 				if !test.replaced {

@@ -51,6 +51,9 @@ type ServerConfig struct {
 	// 480 s.
 	WriteTimeout time.Duration
 
+	// Dial connects to another datanode, for pipelines and copies. nil means TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+
 	// Logger is told of refused requests, malformed input and failures. If it is
 	// nil nothing is logged.
 	Logger *slog.Logger
@@ -130,6 +133,9 @@ func NewServer(store *Store, cfg ServerConfig) *Server {
 	if cfg.Workers <= 0 {
 		cfg.Workers = 64
 	}
+	if cfg.Dial == nil {
+		cfg.Dial = dialTCP
+	}
 	s := &Server{
 		store: store, cfg: cfg, log: cfg.Logger,
 		stats:   stripedcounter.NewSet(serverStats...),
@@ -188,6 +194,7 @@ func (s *Server) Serve(l net.Listener) error {
 func (s *Server) accept(nc net.Conn) {
 	s.stats.Add(statConns, 1)
 	c := &conn{server: s, Conn: nc}
+	c.idle.Store(time.Now().UnixNano())
 	c.out.init(nc, s.sendFilesTo(nc.RemoteAddr()))
 	s.mu.Lock()
 	if s.closing.Load() || len(s.conns) >= s.cfg.MaxConns && !s.closeIdle() {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strconv"
@@ -21,8 +22,8 @@ import (
 // A mirror is the next node of a pipeline.
 type mirror struct {
 	net.Conn
-	name         string // its transfer address
-	raw          syscall.RawConn
+	name         string          // its transfer address
+	raw          syscall.RawConn // nil if the connection is no socket
 	in           *bufio.Reader
 	writeTimeout time.Duration
 	ackTimeout   time.Duration
@@ -98,21 +99,36 @@ func (s *Server) dialNode(ctx context.Context, d *packet.DatanodeInfo, nodes int
 		writeTimeout: s.cfg.WriteTimeout + s.nodeTime(nodes),
 		ackTimeout:   s.cfg.ReadTimeout + s.nodeTime(nodes),
 	}
-	dialer := net.Dialer{Timeout: m.ackTimeout}
-	dialer.SetMultipathTCP(false)
-	var err error
-	if m.Conn, err = dialer.DialContext(ctx, "tcp", m.name); err != nil {
+	if net.ParseIP(d.IPAddr) == nil {
+		return nil, s.store.refuse("connect", packet.Block{}, packet.ErrorInvalid, fmt.Sprintf("%q is no IP address", d.IPAddr), nil)
+	}
+	dialCtx, cancel := context.WithTimeout(ctx, m.ackTimeout)
+	defer cancel()
+	err := s.store.withFiles(func() (err error) {
+		m.Conn, err = s.cfg.Dial(dialCtx, m.name)
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	m.in = bufio.NewReaderSize(m.Conn, requestBuffer)
 	m.stop = context.AfterFunc(ctx, func() { m.Conn.Close() })
-	if m.raw, err = m.Conn.(*net.TCPConn).SyscallConn(); err == nil {
+	if socket, ok := m.Conn.(syscall.Conn); ok {
+		m.raw, err = socket.SyscallConn()
+	}
+	if err == nil {
 		err = m.SetDeadline(time.Now().Add(m.ackTimeout))
 	}
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
+}
+
+func dialTCP(ctx context.Context, address string) (net.Conn, error) {
+	var d net.Dialer
+	d.SetMultipathTCP(false)
+	return d.DialContext(ctx, "tcp", address)
 }
 
 // Close closes the connection. Closing again does nothing.
@@ -145,9 +161,12 @@ func (m *mirror) acknowledged() {
 // send sends a packet, with one call if the mirror takes it at once. Before it
 // waits it calls yield.
 func (m *mirror) send(b []byte, yield func()) error {
-	n, err := trySend(m.raw, b)
-	if err != nil || n == len(b) {
-		return err
+	n := 0
+	if m.raw != nil {
+		var err error
+		if n, err = trySend(m.raw, b); err != nil || n == len(b) {
+			return err
+		}
 	}
 	yield()
 	if err := m.SetWriteDeadline(time.Now().Add(m.writeTimeout)); err != nil {

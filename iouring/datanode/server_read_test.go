@@ -447,7 +447,10 @@ func TestServerReadWhileWriting(t *testing.T) {
 	checkLeaks(t)
 	s := openStore(t, t.TempDir())
 	addr := serveOn(t, filesServer(s, ServerConfig{}, true), "tcp", "127.0.0.1:0")
-	appendAndRead(t, s, addr, *concurrentTime)
+	end := time.Now().Add(*concurrentTime)
+	for id := int64(1); time.Now().Before(end); id++ {
+		appendAndRead(t, s, addr, testBlock(id), time.Until(end))
+	}
 }
 
 // idleBytes returns how much memory this process takes for a connection and the

@@ -189,7 +189,7 @@ func (s *writeSession) run() error {
 			return s.finish(h.Sync)
 		case h.Sync:
 			err = s.w.Sync(s.disk)
-		case s.in.Buffered() == 0:
+		case s.in.Buffered() == 0 || s.conn.server.pressed(0):
 			err = s.w.Flush(s.disk)
 		}
 		if err == nil {
@@ -244,12 +244,52 @@ func (s *writeSession) accept(h packet.Header, sumsLen int, buf iouring.Buffer) 
 	return err
 }
 
+// pressed reports whether half of the arena would be in use with n bytes more.
+// Then memory is for packets that are on their way: peers that announce packets
+// and do not send them cannot take all of it from the others.
+func (s *Server) pressed(n int) bool {
+	used := s.store.arena.InUse()
+	return used > 0 && used+int64(n) > s.store.arena.Bytes()/2
+}
+
+// When memory is short there is some for a packet only after its body has begun
+// to come, and then it has to come within pressedTime and a second for every
+// pressedRate bytes.
+const (
+	pressedTime = time.Second
+	pressedRate = 16 << 20
+)
+
+// arrive waits, if memory is short, until the body of the packet is on its way.
+func (s *writeSession) arrive(n int) error {
+	missing := s.in.Missing()
+	if missing == 0 || !s.conn.server.pressed(n) {
+		return nil
+	}
+	if err := s.w.Flush(s.disk); err != nil {
+		return err
+	}
+	if err := s.ack(); err != nil {
+		return err
+	}
+	in, timeout := s.conn.in, s.conn.server.cfg.ReadTimeout
+	s.conn.expect(timeout)
+	if _, err := in.Peek(min(in.Buffered()+missing, requestBuffer)); err != nil {
+		return err
+	}
+	s.conn.expect(min(pressedTime+time.Duration(n)*time.Second/pressedRate, timeout))
+	return nil
+}
+
 // memory takes a buffer from the arena. A stream that has to wait for it first
 // writes what it has gathered, so that no two streams wait for each other.
 func (s *writeSession) memory(n int) (iouring.Buffer, error) {
 	arena := s.conn.server.store.arena
 	if n > arena.MaxBuffer() {
 		return arena.Get(s.ctx, n)
+	}
+	if err := s.arrive(n); err != nil {
+		return iouring.Buffer{}, err
 	}
 	buf, err := arena.Get(ended, n)
 	if err == nil || !errors.Is(err, context.Canceled) {
