@@ -206,7 +206,8 @@ func (r *Recorder) Cut(position int, chance *rand.Rand) string {
 	left := newImage(r.stable)
 	keep, tear := chance.Float64(), chance.Float64()
 	for _, e := range log[r.done:] {
-		switch whole := chance.Float64() >= tear; {
+		// ext4 does not survive a torn superblock, which it writes in place.
+		switch whole := e.off < pageSize || chance.Float64() >= tear; {
 		case whole && chance.Float64() < keep:
 			left.write(e.data, e.off)
 		case !whole:
