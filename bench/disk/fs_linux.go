@@ -6,7 +6,7 @@ import (
 	"errors"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"time"
 
@@ -40,13 +40,14 @@ type FS struct {
 	Dir, Backing string
 
 	server *fuse.Server
-	plan   atomic.Pointer[Plan]
+
+	mu   sync.RWMutex
+	plan Plan // nil if nothing fails
 }
 
 // MountFS shows the directory backing at dir. Nothing fails until a plan is set.
 func MountFS(dir, backing string) (*FS, error) {
 	f := &FS{Dir: dir, Backing: backing}
-	f.SetPlan(nil)
 	var st syscall.Stat_t
 	if err := syscall.Stat(backing, &st); err != nil {
 		return nil, err
@@ -72,12 +73,20 @@ func mount(dir string, root fs.InodeEmbedder) (*fuse.Server, error) {
 }
 
 // SetPlan sets what becomes of the operations from now on. With nil they go
-// through.
+// through. No operation asks the plan before when it returns.
 func (f *FS) SetPlan(p Plan) {
-	if p == nil {
-		p = func(Op) Fault { return Fault{} }
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.plan = p
+}
+
+func (f *FS) fault(op Op) Fault {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if f.plan == nil {
+		return Fault{}
 	}
-	f.plan.Store(&p)
+	return f.plan(op)
 }
 
 // Close unmounts the file system. It fails if a file is open: such files then
@@ -105,7 +114,7 @@ func (n *node) op(kind, name string) Op {
 }
 
 func (n *node) fault(kind, name string) syscall.Errno {
-	return (*n.fs.plan.Load())(n.op(kind, name)).Errno
+	return n.fs.fault(n.op(kind, name)).Errno
 }
 
 func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
@@ -217,7 +226,7 @@ func (f *file) PassthroughFd() (int, bool) { return 0, false }
 func (f *file) fault(kind string, off int64, n int) Fault {
 	op := f.node.op(kind, "")
 	op.Offset, op.Length = off, n
-	return (*f.node.fs.plan.Load())(op)
+	return f.node.fs.fault(op)
 }
 
 func (f *file) Read(ctx context.Context, p []byte, off int64) (fuse.ReadResult, syscall.Errno) {
