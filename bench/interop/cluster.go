@@ -31,7 +31,7 @@ const clusterNodes = 3
 
 // startCluster starts the cluster unless it runs already.
 func (t *trial) startCluster() error {
-	if t.hadoop.files != nil {
+	if t.judge.files != nil {
 		return nil
 	}
 	if err := t.mkdir(); err != nil {
@@ -40,8 +40,8 @@ func (t *trial) startCluster() error {
 	if _, refused := t.ask("cluster.start", textOf(t.dir), clusterNodes); refused != nil {
 		return refused
 	}
-	t.hadoop.files = map[string]bool{}
-	t.hadoop.clusterDir = t.dir
+	t.judge.files = map[string]bool{}
+	t.judge.clusterDir = t.dir
 	return nil
 }
 
@@ -502,7 +502,7 @@ func writerRecovers(t *trial) error {
 		w, err := packet.NewWriter(ctx, conn, l.request(packet.SetupCreate, f.blockSize), packet.WriterConfig{
 			StreamConfig: f.config(), Nodes: l.addrs(),
 			Recover: func(ctx context.Context, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
-				return t.hadoop.nextPipeline(&l, f, port, failure)
+				return t.judge.nextPipeline(&l, f, port, failure)
 			},
 		})
 		if err != nil {
@@ -547,7 +547,7 @@ func writerRecovers(t *trial) error {
 
 // nextPipeline makes a pipeline without the node that listens on port, or
 // another one that the writer blames.
-func (h *hadoop) nextPipeline(l *located, f goFile, port uint32, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
+func (h *judge) nextPipeline(l *located, f goFile, port uint32, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
 	bad := failure.Node
 	for i, n := range l.nodes {
 		if n.XferPort == port {

@@ -75,10 +75,10 @@ func (t *trial) put(s fileShape) error {
 	if err := t.startCluster(); err != nil {
 		return err
 	}
-	if t.hadoop.files[s.String()] {
+	if t.judge.files[s.String()] {
 		return nil
 	}
-	t.hadoop.files[s.String()] = true
+	t.judge.files[s.String()] = true
 	if _, refused := t.ask("cluster.write", s.path(), hadoopKind(s.Kind), s.Size, s.blockSize, s.data()); refused != nil {
 		return refused
 	}
@@ -102,7 +102,7 @@ func replicasJudged(t *trial) error {
 			}
 		}
 	}
-	report, err := datanode.Verify(context.Background(), []string{t.hadoop.clusterDir}, datanode.VerifyConfig{})
+	report, err := datanode.Verify(context.Background(), []string{t.judge.clusterDir}, datanode.VerifyConfig{})
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	h, err := startHadoop(classPath, *log)
+	h, err := startJudge(classPath, *log)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func run() error {
 	defer os.RemoveAll(work)
 
 	if *golden {
-		t := &trial{hadoop: h, rng: rand.New(rand.NewPCG(*seed, 0)), dir: filepath.Join(work, "golden")}
+		t := &trial{judge: h, rng: rand.New(rand.NewPCG(*seed, 0)), dir: filepath.Join(work, "golden")}
 		return t.run(check{"golden", func(t *trial) error { return writeGolden(t, "..") }})
 	}
 
@@ -85,7 +85,7 @@ func run() error {
 			continue
 		}
 		t := &trial{
-			hadoop: h, rng: rand.New(rand.NewPCG(*seed, uint64(i))),
+			judge: h, rng: rand.New(rand.NewPCG(*seed, uint64(i))),
 			dir: filepath.Join(work, fmt.Sprint(i)), stricter: map[string]int{}, notes: map[string]int{},
 		}
 		start := time.Now()
@@ -137,7 +137,7 @@ type check struct {
 
 // A trial is one run of a check.
 type trial struct {
-	hadoop    *hadoop
+	judge     *judge
 	rng       *rand.Rand
 	dir       string // a directory of its own, for those that call mkdir
 	agreed    int
@@ -166,7 +166,7 @@ func (t *trial) run(c check) (err error) {
 // ask asks Hadoop. An exception comes back as the refusal; if the JVM is gone
 // the check ends.
 func (t *trial) ask(question string, args ...any) ([]string, *refusal) {
-	answer, err := t.hadoop.ask(question, args...)
+	answer, err := t.judge.ask(question, args...)
 	var r *refusal
 	if errors.As(err, &r) {
 		return nil, r

@@ -44,7 +44,7 @@ func dataDirectories(t *trial) error {
 		}
 		blocks = append(blocks, all[0][0])
 	}
-	dirs, err := filepath.Glob(filepath.Join(t.hadoop.clusterDir, "data", "data*"))
+	dirs, err := filepath.Glob(filepath.Join(t.judge.clusterDir, "data", "data*"))
 	if err != nil {
 		return err
 	}
