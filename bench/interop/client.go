@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
 )
@@ -50,7 +51,7 @@ func hadoopReads(t *trial) (err error) {
 					if i == 0 {
 						from, n = 0, length
 					}
-					answer, refused := t.ask("reader.read", nodeText(own.info()), textOf(pool), id, 1001, length, from, n, i%4 != 3)
+					answer, refused := t.ask("reader.read", hadoop.NodeText(own.info()), hadoop.Text(pool), id, 1001, length, from, n, i%4 != 3)
 					if refused != nil {
 						t.disagree("%s: %d bytes from %d: %v", what, n, from, refused)
 						continue
@@ -62,10 +63,10 @@ func hadoopReads(t *trial) (err error) {
 				}
 				// beyond the end, and a block that is not there
 				for _, q := range [][3]int64{{id, 0, int64(length) + 1}, {id, int64(length) + 1, 1}, {id + 1<<40, 0, 1}} {
-					if answer, refused := t.ask("reader.read", nodeText(own.info()), textOf(pool), q[0], 1001, length, q[1], q[2], true); refused == nil {
+					if answer, refused := t.ask("reader.read", hadoop.NodeText(own.info()), hadoop.Text(pool), q[0], 1001, length, q[1], q[2], true); refused == nil {
 						t.disagree("%s: block %d, %d bytes from %d: %v", what, q[0], q[2], q[1], answer)
 					} else {
-						t.same(strings.HasPrefix(refused.exception, "IOException: Got error, status"), true, "%s: refusal: %v", what, refused)
+						t.same(strings.HasPrefix(refused.Exception, "IOException: Got error, status"), true, "%s: hadoop.Refusal: %v", what, refused)
 					}
 				}
 			}
@@ -122,14 +123,14 @@ func hadoopWrites(t *trial) (err error) {
 }
 
 func (t *trial) javaWrites(f javaFile, own *ownNode) error {
-	args := []any{nodeText(own.info())}
+	args := []any{hadoop.NodeText(own.info())}
 	for _, s := range f.settings {
 		args = append(args, s)
 	}
 	if _, refused := t.ask("client.start", args...); refused != nil {
 		return refused
 	}
-	path := textOf("/" + f.name)
+	path := hadoop.Text("/" + f.name)
 	if _, refused := t.ask("client.create", path, hadoopKind(f.Kind), f.Size, f.blockSize); refused != nil {
 		return refused
 	}
@@ -205,7 +206,7 @@ func (t *trial) clientBlocks(hexPath string) (all []packet.Block, err error) {
 		return nil, refused
 	}
 	for ; len(answer) > 0; answer = answer[4:] {
-		all = append(all, packet.Block{Pool: string(bytesOf(answer[0])), ID: intOf(answer[1]), Stamp: intOf(answer[2]), NumBytes: intOf(answer[3])})
+		all = append(all, packet.Block{Pool: string(hadoop.Bytes(answer[0])), ID: hadoop.Int(answer[1]), Stamp: hadoop.Int(answer[2]), NumBytes: hadoop.Int(answer[3])})
 	}
 	return all, nil
 }

@@ -10,10 +10,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
 	"github.com/blockpath/blockpath/iouring/datanode"
@@ -37,90 +37,12 @@ func (t *trial) startCluster() error {
 	if err := t.mkdir(); err != nil {
 		return err
 	}
-	if _, refused := t.ask("cluster.start", textOf(t.dir), clusterNodes); refused != nil {
+	if _, refused := t.ask("cluster.start", hadoop.Text(t.dir), clusterNodes); refused != nil {
 		return refused
 	}
 	t.judge.files = map[string]bool{}
 	t.judge.clusterDir = t.dir
 	return nil
-}
-
-// A located is a block and where it goes.
-type located struct {
-	block packet.Block
-	token packet.Token
-	nodes []packet.DatanodeInfo
-	types []packet.StorageType
-	ids   []string
-}
-
-// parseLocated reads what Cluster.java says of a block.
-func parseLocated(a []string) located {
-	l := located{
-		block: packet.Block{Pool: string(bytesOf(a[0])), ID: intOf(a[1]), Stamp: intOf(a[2]), NumBytes: intOf(a[3])},
-		token: packet.Token{
-			Identifier: bytesOf(a[4]), Password: bytesOf(a[5]),
-			Kind: string(bytesOf(a[6])), Service: string(bytesOf(a[7])),
-		},
-	}
-	for _, n := range strings.Split(a[8], ",") {
-		f := strings.Split(n, ":")
-		l.nodes = append(l.nodes, packet.DatanodeInfo{
-			IPAddr: string(bytesOf(f[0])), HostName: string(bytesOf(f[1])), UUID: string(bytesOf(f[2])),
-			XferPort: uint32(intOf(f[3])), InfoPort: uint32(intOf(f[4])), InfoSecurePort: uint32(intOf(f[5])), IPCPort: uint32(intOf(f[6])),
-		})
-	}
-	for _, s := range strings.Split(a[9], ",") {
-		for i, name := range storageTypes {
-			if s == name {
-				l.types = append(l.types, packet.StorageType(i))
-			}
-		}
-	}
-	for _, s := range strings.Split(a[10], ",") {
-		l.ids = append(l.ids, string(bytesOf(s)))
-	}
-	return l
-}
-
-func blockText(b packet.Block) string {
-	return fmt.Sprintf("%s %d %d %d", textOf(b.Pool), b.ID, b.Stamp, b.NumBytes)
-}
-
-func addr(d packet.DatanodeInfo) string {
-	return net.JoinHostPort(d.IPAddr, strconv.Itoa(int(d.XferPort)))
-}
-
-func (l located) addrs() (all []string) {
-	for _, n := range l.nodes {
-		all = append(all, addr(n))
-	}
-	return all
-}
-
-// request asks for a pipeline through the block's nodes.
-func (l located) request(stage packet.Stage, blockSize int) packet.WriteBlock {
-	b := l.block
-	b.NumBytes = int64(blockSize)
-	return packet.WriteBlock{
-		Block: b, Token: l.token, ClientName: "blockpath-interop", Stage: stage,
-		Targets: l.nodes[1:], PipelineSize: uint32(len(l.nodes)),
-		StorageType: l.types[0], StorageID: l.ids[0], TargetStorageTypes: l.types[1:], TargetStorageIDs: l.ids[1:],
-	}
-}
-
-// without returns the block's location without one node.
-func (l located) without(i int) located {
-	l.nodes = append(append([]packet.DatanodeInfo{}, l.nodes[:i]...), l.nodes[i+1:]...)
-	l.types = append(append([]packet.StorageType{}, l.types[:i]...), l.types[i+1:]...)
-	l.ids = append(append([]string{}, l.ids[:i]...), l.ids[i+1:]...)
-	return l
-}
-
-// at is the block on one node of ours.
-func (l located) at(node packet.DatanodeInfo) located {
-	l.nodes, l.types, l.ids = []packet.DatanodeInfo{node}, []packet.StorageType{packet.Disk}, []string{"DS-ours"}
-	return l
 }
 
 // A goFile is a file that our client writes.
@@ -136,7 +58,7 @@ func (f goFile) String() string {
 	return fmt.Sprintf("%s (%v, packets of %d, %d nodes)", f.name, f.fileShape, f.packetSize, f.nodes)
 }
 
-func (f goFile) hdfsPath() string { return textOf("/" + f.name) }
+func (f goFile) hdfsPath() string { return hadoop.Text("/" + f.name) }
 
 func (f goFile) config() packet.StreamConfig {
 	return packet.StreamConfig{Chunks: f.Chunks, PacketSize: f.packetSize}
@@ -175,13 +97,13 @@ func (f goFile) stream(ctx context.Context, w *packet.Writer, data []byte, flush
 }
 
 // put writes one block to the pipeline of l.
-func (f goFile) put(ctx context.Context, l located, data []byte, flushed func(int) error) (packet.Block, error) {
-	conn, err := net.Dial("tcp", addr(l.nodes[0]))
+func (f goFile) put(ctx context.Context, l hadoop.Located, data []byte, flushed func(int) error) (packet.Block, error) {
+	conn, err := net.Dial("tcp", hadoop.Addr(l.Nodes[0]))
 	if err != nil {
 		return packet.Block{}, err
 	}
-	w, err := packet.NewWriter(ctx, conn, l.request(packet.SetupCreate, f.blockSize), packet.WriterConfig{
-		StreamConfig: f.config(), Nodes: l.addrs(),
+	w, err := packet.NewWriter(ctx, conn, l.Request(packet.SetupCreate, int64(f.blockSize)), packet.WriterConfig{
+		StreamConfig: f.config(), Nodes: l.Addrs(),
 	})
 	if err != nil {
 		return packet.Block{}, err
@@ -195,21 +117,21 @@ func (f goFile) put(ctx context.Context, l located, data []byte, flushed func(in
 
 // writeFile writes f to the cluster with our client, and the same blocks to our
 // own node. It returns them as they are located.
-func (t *trial) writeFile(ctx context.Context, f goFile, own *ownNode) ([]located, error) {
+func (t *trial) writeFile(ctx context.Context, f goFile, own *ownNode) ([]hadoop.Located, error) {
 	answer, refused := t.ask("cluster.create", f.hdfsPath(), f.nodes, f.blockSize)
 	if refused != nil {
 		return nil, refused
 	}
 	id := answer[0]
-	var all []located
+	var all []hadoop.Located
 	before := ""
 	for i, data := range f.blocks() {
 		if answer, refused = t.ask("cluster.addBlock", f.hdfsPath(), strings.TrimSpace(id+" "+before)); refused != nil {
 			return nil, refused
 		}
-		l := parseLocated(answer)
-		if len(l.nodes) != f.nodes {
-			return nil, fmt.Errorf("%v: %d nodes for block %d", f, len(l.nodes), i)
+		l := hadoop.ParseLocated(answer)
+		if len(l.Nodes) != f.nodes {
+			return nil, fmt.Errorf("%v: %d nodes for block %d", f, len(l.Nodes), i)
 		}
 		b, err := f.put(ctx, l, data, func(n int) error {
 			if f.blockSize*i+n > 8<<20 {
@@ -221,13 +143,13 @@ func (t *trial) writeFile(ctx context.Context, f goFile, own *ownNode) ([]locate
 			return nil, fmt.Errorf("%v: block %d: %w", f, i, err)
 		}
 		if own != nil {
-			if _, err := f.put(ctx, l.at(own.info()), data, func(int) error { return nil }); err != nil {
+			if _, err := f.put(ctx, l.At(own.info()), data, func(int) error { return nil }); err != nil {
 				return nil, fmt.Errorf("%v: block %d on our node: %w", f, i, err)
 			}
 		}
-		l.block = b
+		l.Block = b
 		all = append(all, l)
-		before = blockText(b)
+		before = hadoop.BlockText(b)
 	}
 	if _, refused = t.ask("cluster.complete", f.hdfsPath(), id, before); refused != nil {
 		return nil, refused
@@ -248,7 +170,7 @@ func (t *trial) visible(f goFile, n int) error {
 
 // judgeFile compares everything that Hadoop says about a file that our client
 // has written.
-func (t *trial) judgeFile(f goFile, all []located, own *ownNode) error {
+func (t *trial) judgeFile(f goFile, all []hadoop.Located, own *ownNode) error {
 	if err := t.visible(f, f.length); err != nil {
 		return err
 	}
@@ -270,7 +192,7 @@ func (t *trial) judgeFile(f goFile, all []located, own *ownNode) error {
 			}
 		}
 		if own != nil {
-			t.sameReplica(own.replica(all[i].block), block, metaOf(f.Chunks, block), "%v: block %d in our store", f, i)
+			t.sameReplica(own.replica(all[i].Block), block, metaOf(f.Chunks, block), "%v: block %d in our store", f, i)
 		}
 	}
 	return nil
@@ -298,11 +220,11 @@ func (t *trial) replicas(hexPath string) (all [][]replica, err error) {
 		return nil, refused
 	}
 	for len(answer) > 0 {
-		n := int(intOf(answer[0]))
+		n := int(hadoop.Int(answer[0]))
 		answer = answer[1:]
 		var rs []replica
 		for range n {
-			rs = append(rs, replica{string(bytesOf(answer[0])), string(bytesOf(answer[1]))})
+			rs = append(rs, replica{string(hadoop.Bytes(answer[0])), string(hadoop.Bytes(answer[1]))})
 			answer = answer[2:]
 		}
 		all = append(all, rs)
@@ -423,39 +345,39 @@ func writerAppends(t *trial) (err error) {
 		if refused != nil {
 			return refused
 		}
-		id, l := answer[0], parseLocated(answer[1:])
-		old := l.block
-		if answer, refused = t.ask("cluster.newStamp", blockText(old)); refused != nil {
+		id, l := answer[0], hadoop.ParseLocated(answer[1:])
+		old := l.Block
+		if answer, refused = t.ask("cluster.newStamp", hadoop.BlockText(old)); refused != nil {
 			return refused
 		}
-		stamp := intOf(answer[0])
+		stamp := hadoop.Int(answer[0])
 		rest := f
 		rest.flushes = a.flushes
-		open := func(l located) (*packet.Writer, error) {
-			conn, err := net.Dial("tcp", addr(l.nodes[0]))
+		open := func(l hadoop.Located) (*packet.Writer, error) {
+			conn, err := net.Dial("tcp", hadoop.Addr(l.Nodes[0]))
 			if err != nil {
 				return nil, err
 			}
-			req := l.request(packet.SetupAppend, f.blockSize)
+			req := l.Request(packet.SetupAppend, int64(f.blockSize))
 			req.LatestStamp, req.MinBytesRcvd, req.MaxBytesRcvd = stamp, int64(a.before), int64(a.before)
-			return packet.NewWriter(ctx, conn, req, packet.WriterConfig{StreamConfig: f.config(), Nodes: l.addrs()})
+			return packet.NewWriter(ctx, conn, req, packet.WriterConfig{StreamConfig: f.config(), Nodes: l.Addrs()})
 		}
 		w, err := open(l)
 		if err != nil {
 			return fmt.Errorf("%v: %w", f, err)
 		}
 		defer w.Abort()
-		if _, refused = t.ask("cluster.updatePipeline", blockText(old), stamp, old.NumBytes, join(l.nodes, nodeText), join(l.ids, textOf)); refused != nil {
+		if _, refused = t.ask("cluster.updatePipeline", hadoop.BlockText(old), stamp, old.NumBytes, hadoop.Join(l.Nodes, hadoop.NodeText), hadoop.Join(l.IDs, hadoop.Text)); refused != nil {
 			return refused
 		}
 		added := f.data()[a.before:]
 		if err := rest.stream(ctx, w, added, func(n int) error { return t.visible(f, a.before+n) }); err != nil {
 			return fmt.Errorf("%v: %w", f, err)
 		}
-		if _, refused = t.ask("cluster.complete", f.hdfsPath(), id, blockText(w.Block())); refused != nil {
+		if _, refused = t.ask("cluster.complete", f.hdfsPath(), id, hadoop.BlockText(w.Block())); refused != nil {
 			return refused
 		}
-		ours, err := open(located{block: all[0].block}.at(own.info()))
+		ours, err := open(hadoop.Located{Block: all[0].Block}.At(own.info()))
 		if err != nil {
 			return fmt.Errorf("%v on our node: %w", f, err)
 		}
@@ -463,7 +385,7 @@ func writerAppends(t *trial) (err error) {
 		if err := rest.stream(ctx, ours, added, func(int) error { return nil }); err != nil {
 			return fmt.Errorf("%v on our node: %w", f, err)
 		}
-		all[0].block = w.Block()
+		all[0].Block = w.Block()
 		if err := t.judgeFile(f, all, own); err != nil {
 			return err
 		}
@@ -493,14 +415,14 @@ func writerRecovers(t *trial) error {
 		if answer, refused = t.ask("cluster.addBlock", f.hdfsPath(), id); refused != nil {
 			return refused
 		}
-		l := parseLocated(answer)
-		port := l.nodes[victim].XferPort
-		conn, err := net.Dial("tcp", addr(l.nodes[0]))
+		l := hadoop.ParseLocated(answer)
+		port := l.Nodes[victim].XferPort
+		conn, err := net.Dial("tcp", hadoop.Addr(l.Nodes[0]))
 		if err != nil {
 			return err
 		}
-		w, err := packet.NewWriter(ctx, conn, l.request(packet.SetupCreate, f.blockSize), packet.WriterConfig{
-			StreamConfig: f.config(), Nodes: l.addrs(),
+		w, err := packet.NewWriter(ctx, conn, l.Request(packet.SetupCreate, int64(f.blockSize)), packet.WriterConfig{
+			StreamConfig: f.config(), Nodes: l.Addrs(),
 			Recover: func(ctx context.Context, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
 				return t.judge.nextPipeline(&l, f, port, failure)
 			},
@@ -530,12 +452,12 @@ func writerRecovers(t *trial) error {
 			return fmt.Errorf("%v: after node %d was stopped: %w", f, victim, err)
 		}
 		t.same(w.Stats().Recoveries > 0, true, "%v: recoveries", f)
-		l.block = w.Block()
-		if _, refused = t.ask("cluster.complete", f.hdfsPath(), id, blockText(l.block)); refused != nil {
+		l.Block = w.Block()
+		if _, refused = t.ask("cluster.complete", f.hdfsPath(), id, hadoop.BlockText(l.Block)); refused != nil {
 			return refused
 		}
-		f.nodes = len(l.nodes)
-		if err := t.judgeFile(f, []located{l}, nil); err != nil {
+		f.nodes = len(l.Nodes)
+		if err := t.judgeFile(f, []hadoop.Located{l}, nil); err != nil {
 			return err
 		}
 		if _, refused := t.ask("cluster.startNode", port); refused != nil {
@@ -547,37 +469,37 @@ func writerRecovers(t *trial) error {
 
 // nextPipeline makes a pipeline without the node that listens on port, or
 // another one that the writer blames.
-func (h *judge) nextPipeline(l *located, f goFile, port uint32, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
+func (h *judge) nextPipeline(l *hadoop.Located, f goFile, port uint32, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
 	bad := failure.Node
-	for i, n := range l.nodes {
+	for i, n := range l.Nodes {
 		if n.XferPort == port {
 			bad = i
 		}
 	}
-	if bad < 0 || len(l.nodes) == 1 {
+	if bad < 0 || len(l.Nodes) == 1 {
 		return nil, packet.WriteBlock{}, failure
 	}
-	next := l.without(bad)
-	next.block.NumBytes = failure.Acked
-	answer, err := h.ask("cluster.newStamp", blockText(next.block))
+	next := l.Without(bad)
+	next.Block.NumBytes = failure.Acked
+	answer, err := h.Ask("cluster.newStamp", hadoop.BlockText(next.Block))
 	if err != nil {
 		return nil, packet.WriteBlock{}, err
 	}
-	stamp := intOf(answer[0])
-	if _, err = h.ask("cluster.updatePipeline", blockText(next.block), stamp, failure.Acked, join(next.nodes, nodeText), join(next.ids, textOf)); err != nil {
+	stamp := hadoop.Int(answer[0])
+	if _, err = h.Ask("cluster.updatePipeline", hadoop.BlockText(next.Block), stamp, failure.Acked, hadoop.Join(next.Nodes, hadoop.NodeText), hadoop.Join(next.IDs, hadoop.Text)); err != nil {
 		return nil, packet.WriteBlock{}, err
 	}
 	stage := packet.SetupStreamingRecovery
 	if failure.Closing {
 		stage = packet.PipelineCloseRecovery
 	}
-	req := next.request(stage, f.blockSize)
+	req := next.Request(stage, int64(f.blockSize))
 	req.LatestStamp, req.MinBytesRcvd, req.MaxBytesRcvd = stamp, failure.Acked, failure.Sent
-	conn, err := net.Dial("tcp", addr(next.nodes[0]))
+	conn, err := net.Dial("tcp", hadoop.Addr(next.Nodes[0]))
 	if err != nil {
 		return nil, packet.WriteBlock{}, err
 	}
-	next.block.Stamp = stamp
+	next.Block.Stamp = stamp
 	*l = next
 	return conn, req, nil
 }
@@ -604,9 +526,9 @@ func readerFromDatanode(t *trial) error {
 		if refused != nil {
 			return refused
 		}
-		l := parseLocated(answer)
+		l := hadoop.ParseLocated(answer)
 		data := s.data()
-		conn, err := net.Dial("tcp", addr(l.nodes[0]))
+		conn, err := net.Dial("tcp", hadoop.Addr(l.Nodes[0]))
 		if err != nil {
 			return err
 		}
@@ -617,7 +539,7 @@ func readerFromDatanode(t *trial) error {
 				from, n = 0, len(data)
 			}
 			req := packet.ReadBlock{
-				Block: l.block, Token: l.token, ClientName: "blockpath-interop",
+				Block: l.Block, Token: l.Token, ClientName: "blockpath-interop",
 				Offset: int64(from), Length: int64(n), SendChecksums: i%8 != 7,
 			}
 			r, err := packet.NewReader(ctx, conn, req, packet.ReaderConfig{AllowNone: !req.SendChecksums})
@@ -634,13 +556,13 @@ func readerFromDatanode(t *trial) error {
 			t.same(reusable, true, "%v: the connection is good for another request", s)
 			if !reusable {
 				conn.Close()
-				if conn, err = net.Dial("tcp", addr(l.nodes[0])); err != nil {
+				if conn, err = net.Dial("tcp", hadoop.Addr(l.Nodes[0])); err != nil {
 					return err
 				}
 			}
 		}
 		// a range that the block does not have
-		req := packet.ReadBlock{Block: l.block, Token: l.token, ClientName: "blockpath-interop", Length: int64(len(data)) + 1, SendChecksums: true}
+		req := packet.ReadBlock{Block: l.Block, Token: l.Token, ClientName: "blockpath-interop", Length: int64(len(data)) + 1, SendChecksums: true}
 		_, err = packet.NewReader(ctx, conn, req, packet.ReaderConfig{})
 		var op *packet.OpError
 		t.same(errors.As(err, &op), true, "%v: a range beyond the end: %v", s, err)

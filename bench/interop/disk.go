@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
 	"github.com/blockpath/blockpath/iouring"
@@ -57,11 +58,11 @@ type replica struct {
 // verifyMeta asks Hadoop about a replica. It returns whether Hadoop accepts
 // it, and what Hadoop said.
 func (t *trial) verifyMeta(r replica) (bool, string) {
-	answer, refused := t.ask("debug", textOf("verifyMeta"), textOf("-meta"), textOf(r.meta), textOf("-block"), textOf(r.block))
+	answer, refused := t.ask("debug", hadoop.Text("verifyMeta"), hadoop.Text("-meta"), hadoop.Text(r.meta), hadoop.Text("-block"), hadoop.Text(r.block))
 	if refused != nil {
-		return false, refused.exception
+		return false, refused.Exception
 	}
-	said := string(bytesOf(answer[1]))
+	said := string(hadoop.Bytes(answer[1]))
 	// the command's exit code alone would not tell a mismatch from a success
 	return answer[0] == "0" && strings.Contains(said, "Checksum verification succeeded"), said
 }
@@ -163,10 +164,10 @@ func storeJudged(t *trial) error {
 			return err
 		}
 		t.same(len(data), s.length, "%v: block", s)
-		t.same(hexOf(meta), hexOf(metaOf(s.Chunks, data)), "%v: .meta file", s)
+		t.same(hadoop.Hex(meta), hadoop.Hex(metaOf(s.Chunks, data)), "%v: .meta file", s)
 		// what Hadoop computes for the same data, apart from its stale word
 		computed := r.meta + ".computed"
-		if answer, refused := t.ask("debug.compute", hadoopKind(s.Kind), s.Size, textOf(r.block), textOf(computed)); refused != nil || answer[0] != "0" {
+		if answer, refused := t.ask("debug.compute", hadoopKind(s.Kind), s.Size, hadoop.Text(r.block), hadoop.Text(computed)); refused != nil || answer[0] != "0" {
 			t.disagree("%v: computeMeta: %v %v", s, refused, answer)
 			return nil
 		}
@@ -174,7 +175,7 @@ func storeJudged(t *trial) error {
 		if err != nil {
 			return err
 		}
-		t.same(hexOf(meta), hexOf(theirs[:min(len(theirs), len(meta))]), "%v: .meta file", s)
+		t.same(hadoop.Hex(meta), hadoop.Hex(theirs[:min(len(theirs), len(meta))]), "%v: .meta file", s)
 		report, err := verifyOurs(r)
 		if err != nil {
 			return err
@@ -334,7 +335,7 @@ func (t *trial) computed(f func(shape, replica) error) error {
 		if err := os.WriteFile(r.block, t.bytes(s.length), 0o644); err != nil {
 			return err
 		}
-		answer, refused := t.ask("debug.compute", hadoopKind(s.Kind), s.Size, textOf(r.block), textOf(r.meta))
+		answer, refused := t.ask("debug.compute", hadoopKind(s.Kind), s.Size, hadoop.Text(r.block), hadoop.Text(r.meta))
 		if refused != nil || answer[0] != "0" {
 			t.disagree("%v: computeMeta: %v %v", s, refused, answer)
 			continue

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/iouring/datanode"
 )
@@ -91,7 +92,7 @@ func replicasJudged(t *trial) error {
 		if err := t.put(s); err != nil {
 			return err
 		}
-		replicas, err := t.replicas(textOf(string(s.path())))
+		replicas, err := t.replicas(hadoop.Text(string(s.path())))
 		if err != nil {
 			return err
 		}
@@ -118,7 +119,7 @@ func fileChecksums(t *trial) error {
 		if err := t.put(s); err != nil {
 			return err
 		}
-		if err := t.sameChecksums(textOf(string(s.path())), s, "-"); err != nil {
+		if err := t.sameChecksums(hadoop.Text(string(s.path())), s, "-"); err != nil {
 			return err
 		}
 		if s.length < 2 || s.length > 1<<16 {
@@ -127,7 +128,7 @@ func fileChecksums(t *trial) error {
 		for range 3 {
 			cut := s
 			cut.length = 1 + t.rng.IntN(s.length-1)
-			if err := t.sameChecksums(textOf(string(s.path())), cut, cut.length); err != nil {
+			if err := t.sameChecksums(hadoop.Text(string(s.path())), cut, cut.length); err != nil {
 				return err
 			}
 		}
@@ -138,14 +139,14 @@ func fileChecksums(t *trial) error {
 // sameChecksums asks Hadoop for the checksums of a file in the cluster, or of
 // its first length bytes if that is not "-"; they must be ours of s.
 func (t *trial) sameChecksums(hexPath string, s fileShape, length any) error {
-	return t.judgeChecksums(s, length != "-", func(mode string) ([]string, *refusal) {
+	return t.judgeChecksums(s, length != "-", func(mode string) ([]string, *hadoop.Refusal) {
 		return t.ask("cluster.checksum", hexPath, mode, length)
 	})
 }
 
 // judgeChecksums asks Hadoop for the checksums of a file, in both modes; they
 // must be ours of s. cut says that the file goes on behind s.
-func (t *trial) judgeChecksums(s fileShape, cut bool, ask func(mode string) ([]string, *refusal)) error {
+func (t *trial) judgeChecksums(s fileShape, cut bool, ask func(mode string) ([]string, *hadoop.Refusal)) error {
 	sum, err := t.fileSum(s)
 	if err != nil {
 		return err
@@ -157,8 +158,8 @@ func (t *trial) judgeChecksums(s fileShape, cut bool, ask func(mode string) ([]s
 	if !cut {
 		t.same(sum.MD5Name(), answer[0], "%v: name", s)
 		// getBytes returns Hadoop's whole buffer, with zeros at the end
-		b := bytesOf(answer[1])
-		t.same(hexOf(append(sum.AppendMD5(nil), make([]byte, 4)...)), hexOf(b), "%v: bytes", s)
+		b := hadoop.Bytes(answer[1])
+		t.same(hadoop.Hex(append(sum.AppendMD5(nil), make([]byte, 4)...)), hadoop.Hex(b), "%v: bytes", s)
 		t.same(fmt.Sprintf("%s:%x", sum.MD5Name(), sum.MD5), answer[2], "%v", s)
 	} else { // the name tells the chunks of a whole block, if there are several
 		t.same(fmt.Sprintf("%x", sum.MD5), answer[2][strings.Index(answer[2], ":")+1:], "%v: first bytes", s)
@@ -171,7 +172,7 @@ func (t *trial) judgeChecksums(s fileShape, cut bool, ask func(mode string) ([]s
 		return nil
 	}
 	t.same(sum.CompositeName(), answer[0], "%v: name", s)
-	t.same(hexOf(sum.AppendComposite(nil)), answer[1], "%v: bytes", s)
+	t.same(hadoop.Hex(sum.AppendComposite(nil)), answer[1], "%v: bytes", s)
 	t.same(fmt.Sprintf("%s:0x%08x", sum.CompositeName(), sum.CRC), answer[2], "%v", s)
 	return nil
 }
@@ -196,7 +197,7 @@ func checksumCommand(t *trial) error {
 			return err
 		}
 		for ours, theirs := range map[string]string{"md5": "MD5MD5CRC", "composite": "COMPOSITE_CRC"} {
-			answer, refused := t.ask("cluster.shell", theirs, textOf("-checksum"), s.path())
+			answer, refused := t.ask("cluster.shell", theirs, hadoop.Text("-checksum"), s.path())
 			if refused != nil {
 				return refused
 			}
@@ -206,7 +207,7 @@ func checksumCommand(t *trial) error {
 				t.disagree("%v: blockpath checksum: %v", s, err)
 				continue
 			}
-			t.same(strings.ReplaceAll(string(out), local, string(s.path())), string(bytesOf(answer[1])), "%v: %s", s, ours)
+			t.same(strings.ReplaceAll(string(out), local, string(s.path())), string(hadoop.Bytes(answer[1])), "%v: %s", s, ours)
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
 	"github.com/blockpath/blockpath/iouring/datanode"
@@ -55,7 +56,7 @@ func goldenWire(t *trial, root string) error {
 		if refused != nil {
 			panic(broken{fmt.Errorf("golden %s %v: %w", question, args, refused)})
 		}
-		m.Bytes = bytesOf(answer[0])
+		m.Bytes = hadoop.Bytes(answer[0])
 		return m
 	}
 	reader := func(m goldenMessage) *bufio.Reader { return bufio.NewReader(bytes.NewReader(m.Bytes)) }
@@ -195,13 +196,13 @@ func goldenSums(t *trial, root string) error {
 				if refused != nil {
 					return refused
 				}
-				sums := bytesOf(answer[0])
+				sums := hadoop.Bytes(answer[0])
 				if len(sums) > 4096 { // a checksum of the checksums
 					answer, refused = t.ask("sums.make", hadoopKind(k), len(sums), sums)
 					if refused != nil {
 						return refused
 					}
-					sums = bytesOf(answer[0])
+					sums = hadoop.Bytes(answer[0])
 				}
 				lines = append(lines, goldenSum{Kind: k.String(), Size: size, Length: n, Sums: sums})
 			}
@@ -280,7 +281,7 @@ func goldenReplicas(t *trial, root string) error {
 			if err := t.put(s); err != nil {
 				return err
 			}
-			replicas, err := t.replicas(textOf(string(s.path())))
+			replicas, err := t.replicas(hadoop.Text(string(s.path())))
 			if err != nil {
 				return err
 			}
@@ -326,12 +327,12 @@ func goldenComputed(t *trial, root string) error {
 			if err := os.WriteFile(block, ramp(c.length), 0o644); err != nil {
 				return err
 			}
-			answer, refused := t.ask("debug.compute", hadoopKind(k), c.size, textOf(block), textOf(meta))
+			answer, refused := t.ask("debug.compute", hadoopKind(k), c.size, hadoop.Text(block), hadoop.Text(meta))
 			if refused != nil {
 				return refused
 			}
 			if answer[0] != "0" {
-				return fmt.Errorf("computeMeta: %s", bytesOf(answer[1]))
+				return fmt.Errorf("computeMeta: %s", hadoop.Bytes(answer[1]))
 			}
 			if err := errors.Join(copyFile(filepath.Join(dir, g.Block), block), copyFile(filepath.Join(dir, g.Meta), meta)); err != nil {
 				return err

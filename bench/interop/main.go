@@ -22,6 +22,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/blockpath/blockpath/bench/internal/hadoop"
 )
 
 // checks in the order in which they run.
@@ -52,7 +54,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	classPath, err := prepare(dir)
+	classPath, err := hadoop.ClassPath(dir)
 	if err != nil {
 		return err
 	}
@@ -61,7 +63,7 @@ func run() error {
 		return err
 	}
 	defer h.Close()
-	version, err := h.ask("version")
+	version, err := h.Ask("version")
 	if err != nil {
 		return err
 	}
@@ -165,9 +167,9 @@ func (t *trial) run(c check) (err error) {
 
 // ask asks Hadoop. An exception comes back as the refusal; if the JVM is gone
 // the check ends.
-func (t *trial) ask(question string, args ...any) ([]string, *refusal) {
-	answer, err := t.judge.ask(question, args...)
-	var r *refusal
+func (t *trial) ask(question string, args ...any) ([]string, *hadoop.Refusal) {
+	answer, err := t.judge.Ask(question, args...)
+	var r *hadoop.Refusal
 	if errors.As(err, &r) {
 		return nil, r
 	}

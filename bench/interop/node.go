@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
 	"github.com/blockpath/blockpath/iouring/datanode"
@@ -67,15 +68,15 @@ func checksumsToUs(t *trial) error {
 			continue
 		}
 		t.same(checksumText(got), checksumText(r), "request %x", b)
-		t.same(hexOf(r.Append(nil)), hexOf(b), "bytes of %s", checksumText(r))
+		t.same(hadoop.Hex(r.Append(nil)), hadoop.Hex(b), "bytes of %s", checksumText(r))
 	}
 	return nil
 }
 
 func transferText(r *packet.TransferBlock) string {
 	return strings.Join([]string{
-		headText(r.Block, r.Token), textOf(r.ClientName), join(r.Targets, nodeText),
-		join(r.TargetStorageTypes, storageName), join(r.TargetStorageIDs, textOf),
+		headText(r.Block, r.Token), hadoop.Text(r.ClientName), hadoop.Join(r.Targets, hadoop.NodeText),
+		hadoop.Join(r.TargetStorageTypes, storageName), hadoop.Join(r.TargetStorageIDs, hadoop.Text),
 	}, " ")
 }
 
@@ -118,7 +119,7 @@ func transfersToUs(t *trial) error {
 		}
 		t.same(transferText(got), transferText(r), "request %x", b)
 		if len(r.Targets) == 0 { // else Hadoop adds the nodes' statistics
-			t.same(hexOf(r.Append(nil)), hexOf(b), "bytes of %s", transferText(r))
+			t.same(hadoop.Hex(r.Append(nil)), hadoop.Hex(b), "bytes of %s", transferText(r))
 		}
 	}
 	return nil
@@ -150,15 +151,15 @@ func hadoopChecksums(t *trial) (err error) {
 		for _, n := range lengths {
 			cut := s
 			cut.length = n
-			err := t.judgeChecksums(cut, n < s.length, func(mode string) ([]string, *refusal) {
-				if _, refused := t.ask("client.start", nodeText(own.info()), "dfs.checksum.combine.mode="+mode); refused != nil {
+			err := t.judgeChecksums(cut, n < s.length, func(mode string) ([]string, *hadoop.Refusal) {
+				if _, refused := t.ask("client.start", hadoop.NodeText(own.info()), "dfs.checksum.combine.mode="+mode); refused != nil {
 					return nil, refused
 				}
 				length := any(n)
 				if n == s.length {
 					length = int64(1<<63 - 1)
 				}
-				return t.ask("client.checksum", textOf("/"+f.name), length)
+				return t.ask("client.checksum", hadoop.Text("/"+f.name), length)
 			})
 			if err != nil {
 				t.disagree("%v: %d bytes: %v", f, n, err)
@@ -210,21 +211,21 @@ func (t *trial) mixedPipeline(ctx context.Context, f goFile, order string, own [
 		return refused
 	}
 	id := answer[0]
-	var all []located
+	var all []hadoop.Located
 	before := ""
 	for i, data := range f.blocks() {
 		if answer, refused = t.ask("cluster.addBlock", f.hdfsPath(), strings.TrimSpace(id+" "+before)); refused != nil {
 			return refused
 		}
-		l := parseLocated(answer)
-		mixed := located{block: l.block, token: l.token}
+		l := hadoop.ParseLocated(answer)
+		mixed := hadoop.Located{Block: l.Block, Token: l.Token}
 		ours, theirs := 0, 0
 		for _, who := range order {
 			if who == 'o' {
-				mixed.nodes, mixed.types, mixed.ids = append(mixed.nodes, own[ours].info()), append(mixed.types, packet.Disk), append(mixed.ids, "DS-ours")
+				mixed.Nodes, mixed.Types, mixed.IDs = append(mixed.Nodes, own[ours].info()), append(mixed.Types, packet.Disk), append(mixed.IDs, "DS-ours")
 				ours++
 			} else {
-				mixed.nodes, mixed.types, mixed.ids = append(mixed.nodes, l.nodes[theirs]), append(mixed.types, l.types[theirs]), append(mixed.ids, l.ids[theirs])
+				mixed.Nodes, mixed.Types, mixed.IDs = append(mixed.Nodes, l.Nodes[theirs]), append(mixed.Types, l.Types[theirs]), append(mixed.IDs, l.IDs[theirs])
 				theirs++
 			}
 		}
@@ -233,9 +234,9 @@ func (t *trial) mixedPipeline(ctx context.Context, f goFile, order string, own [
 			t.disagree("%v in the pipeline %s: %v", f, order, err)
 			return nil
 		}
-		l.block = b
+		l.Block = b
 		all = append(all, l)
-		before = blockText(b)
+		before = hadoop.BlockText(b)
 	}
 	if _, refused = t.ask("cluster.complete", f.hdfsPath(), id, before); refused != nil {
 		return refused
@@ -276,17 +277,17 @@ func transfers(t *trial) (err error) {
 		if refused != nil {
 			return refused
 		}
-		l := parseLocated(answer)
+		l := hadoop.ParseLocated(answer)
 		block, meta := s.blocks()[0], metaOf(s.Chunks, s.blocks()[0])
 		for _, hop := range []struct {
 			from, to packet.DatanodeInfo
 			at       *ownNode
-		}{{l.nodes[0], own[0].info(), own[0]}, {own[0].info(), own[1].info(), own[1]}} {
-			if err := transferOf(l.block, l.token, hop.from, hop.to); err != nil {
-				t.disagree("%v: transfer from %s to %s: %v", s, addr(hop.from), addr(hop.to), err)
+		}{{l.Nodes[0], own[0].info(), own[0]}, {own[0].info(), own[1].info(), own[1]}} {
+			if err := transferOf(l.Block, l.Token, hop.from, hop.to); err != nil {
+				t.disagree("%v: transfer from %s to %s: %v", s, hadoop.Addr(hop.from), hadoop.Addr(hop.to), err)
 				continue
 			}
-			t.sameReplica(hop.at.replica(l.block), block, meta, "%v: after the transfer from %s", s, addr(hop.from))
+			t.sameReplica(hop.at.replica(l.Block), block, meta, "%v: after the transfer from %s", s, hadoop.Addr(hop.from))
 		}
 		// To a node of Hadoop that has none.
 		others, refused := t.ask("cluster.nodes")
@@ -294,15 +295,15 @@ func transfers(t *trial) (err error) {
 			return refused
 		}
 		for _, text := range others {
-			to := parseNode(text)
-			if addr(to) == addr(l.nodes[0]) {
+			to := hadoop.ParseNode(text)
+			if hadoop.Addr(to) == hadoop.Addr(l.Nodes[0]) {
 				continue
 			}
-			if err := transferOf(l.block, l.token, own[1].info(), to); err != nil {
+			if err := transferOf(l.Block, l.Token, own[1].info(), to); err != nil {
 				t.disagree("%v: transfer to Hadoop: %v", s, err)
 				break
 			}
-			replicas, err := t.replicas(textOf(string(s.path())))
+			replicas, err := t.replicas(hadoop.Text(string(s.path())))
 			if err != nil {
 				return err
 			}
@@ -321,7 +322,7 @@ func transferOf(b packet.Block, token packet.Token, from, to packet.DatanodeInfo
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", addr(from))
+	conn, err := d.DialContext(ctx, "tcp", hadoop.Addr(from))
 	if err != nil {
 		return err
 	}
@@ -338,15 +339,6 @@ func transferOf(b packet.Block, token packet.Token, from, to packet.DatanodeInfo
 		err = fmt.Errorf("%v: %s", res.Status, res.Message)
 	}
 	return err
-}
-
-// parseNode reads a node as Ops.java writes it.
-func parseNode(text string) packet.DatanodeInfo {
-	f := strings.Split(text, ":")
-	return packet.DatanodeInfo{
-		IPAddr: string(bytesOf(f[0])), HostName: string(bytesOf(f[1])), UUID: string(bytesOf(f[2])),
-		XferPort: uint32(intOf(f[3])), InfoPort: uint32(intOf(f[4])), InfoSecurePort: uint32(intOf(f[5])), IPCPort: uint32(intOf(f[6])),
-	}
 }
 
 // An ownPipeline is nodes of ours to which Hadoop's client writes.
@@ -371,7 +363,7 @@ func (p ownPipeline) close() (err error) {
 }
 
 func (p ownPipeline) text() string {
-	return join(p, func(n *ownNode) string { return nodeText(n.info()) })
+	return hadoop.Join(p, func(n *ownNode) string { return hadoop.NodeText(n.info()) })
 }
 
 // writeHalves lets Hadoop's client write a file to the pipeline, and calls between
@@ -384,7 +376,7 @@ func (t *trial) writeHalves(f javaFile, p, left ownPipeline, between func() erro
 	data := f.data()
 	for _, q := range [][]any{
 		append([]any{"client.start"}, args...),
-		{"client.create", textOf("/" + f.name), hadoopKind(f.Kind), f.Size, f.blockSize},
+		{"client.create", hadoop.Text("/" + f.name), hadoopKind(f.Kind), f.Size, f.blockSize},
 		{"client.write", data[:len(data)/2]}, {"client.hflush"},
 		{}, // between
 		{"client.write", data[len(data)/2:]}, {"client.hsync"}, {"client.close"},
@@ -401,7 +393,7 @@ func (t *trial) writeHalves(f javaFile, p, left ownPipeline, between func() erro
 		}
 	}
 	for _, n := range left {
-		if err := t.judgeJavaFile(f, textOf("/"+f.name), n); err != nil {
+		if err := t.judgeJavaFile(f, hadoop.Text("/"+f.name), n); err != nil {
 			return err
 		}
 	}
@@ -475,7 +467,7 @@ func (t *trial) hadoopWriterRecovers(victim int, replace bool) (err error) {
 	if replace {
 		policy = "ALWAYS"
 	}
-	if _, refused := t.ask("client.spares", nodeText(spare.info())); refused != nil {
+	if _, refused := t.ask("client.spares", hadoop.NodeText(spare.info())); refused != nil {
 		return refused
 	}
 	f := javaFile{

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/iouring/datanode"
 )
@@ -38,7 +39,7 @@ func dataDirectories(t *trial) error {
 		if err := t.put(f); err != nil {
 			return err
 		}
-		all, err := t.replicas(textOf(string(f.path())))
+		all, err := t.replicas(hadoop.Text(string(f.path())))
 		if err != nil {
 			return err
 		}
@@ -93,7 +94,7 @@ func dataDirectories(t *trial) error {
 	}
 	var corrupt []string
 	for _, a := range answer {
-		corrupt = append(corrupt, string(bytesOf(a)))
+		corrupt = append(corrupt, string(hadoop.Bytes(a)))
 	}
 	slices.Sort(corrupt)
 	t.same(corrupt, wantPaths, "what Hadoop's scanner finds")

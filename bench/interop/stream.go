@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
 )
@@ -30,7 +31,7 @@ func (p wirePacket) append(dst []byte) []byte {
 }
 
 func (p wirePacket) String() string {
-	return fmt.Sprintf("%v %s %s", wireHeader{int32(4 + len(p.sums) + len(p.data)), p.Header}, hexOf(p.sums), hexOf(p.data))
+	return fmt.Sprintf("%v %s %s", wireHeader{int32(4 + len(p.sums) + len(p.data)), p.Header}, hadoop.Hex(p.sums), hadoop.Hex(p.data))
 }
 
 // A stream is the packets of one block.
@@ -143,7 +144,7 @@ func packetsToUs(t *trial) error {
 			continue
 		}
 		t.same(streamText(got, "end"), streamText(s.packets, "end"), "stream of %d bytes", len(b))
-		t.same(hexOf(s.bytes()), hexOf(b), "bytes of the stream")
+		t.same(hadoop.Hex(s.bytes()), hadoop.Hex(b), "bytes of the stream")
 		for _, p := range got {
 			if err := s.chunks.Verify(p.data, p.sums, p.Offset); err != nil {
 				t.disagree("packet %d: %v", p.Seqno, err)
@@ -154,7 +155,7 @@ func packetsToUs(t *trial) error {
 }
 
 // packetsByHadoop lets Hadoop's client make the bytes of a stream.
-func (t *trial) packetsByHadoop(s stream) ([]byte, *refusal) {
+func (t *trial) packetsByHadoop(s stream) ([]byte, *hadoop.Refusal) {
 	args := []any{hadoopKind(s.chunks.Kind), s.chunks.Size, s.maxChunks}
 	for _, p := range s.packets {
 		args = append(args, p.Offset, p.Seqno, p.Last, p.Sync, p.data)
@@ -163,7 +164,7 @@ func (t *trial) packetsByHadoop(s stream) ([]byte, *refusal) {
 	if refused != nil {
 		return nil, refused
 	}
-	return bytesOf(answer[0]), nil
+	return hadoop.Bytes(answer[0]), nil
 }
 
 // packetsDamaged cuts streams off and overwrites lengths and header bytes. Both

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 )
 
@@ -33,7 +34,7 @@ func checksumHeaders(t *trial) error {
 		c := crc.Chunks{Kind: crc.Kind(t.rng.IntN(3)), Size: 1 + t.rng.IntN(1<<(1+t.rng.IntN(24)))}
 		b := c.AppendHeader(nil)
 		answer, _ := t.ask("checksum.header", hadoopKind(c.Kind), c.Size)
-		t.same(hexOf(b), answer[0], "header of %+v", c)
+		t.same(hadoop.Hex(b), answer[0], "header of %+v", c)
 		answer, _ = t.ask("checksum.parse", b)
 		t.same(fmt.Sprint(hadoopKind(c.Kind), c.Size), fmt.Sprint(answer[0], answer[1]), "header %x", b)
 	}
@@ -64,7 +65,7 @@ func chunkSums(t *trial) error {
 			t.disagree("%+v, %d bytes: %v", c, len(data), refused)
 			continue
 		}
-		t.same(hexOf(c.Append(nil, data)), answer[0], "%+v, %d bytes", c, len(data))
+		t.same(hadoop.Hex(c.Append(nil, data)), answer[0], "%+v, %d bytes", c, len(data))
 	}
 	return nil
 }

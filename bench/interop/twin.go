@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
 )
@@ -141,7 +142,7 @@ type writeCase struct {
 	stores int    // finalized length that both must have at the end, -1 if not finalized
 	strict string // why we refuse what Hadoop accepts; then the transcripts may differ
 	raw    bool
-	talk   func(s *session, l located, c crc.Chunks)
+	talk   func(s *session, l hadoop.Located, c crc.Chunks)
 }
 
 func last(s *session, seqno, offset int64, change func(*wirePacket)) {
@@ -155,23 +156,23 @@ func last(s *session, seqno, offset int64, change func(*wirePacket)) {
 }
 
 var writeCases = []writeCase{
-	{name: "a block in two packets", stores: 1100, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a block in two packets", stores: 1100, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(1024), nil)
 		s.ack()
 		s.data(c, 1, 1024, ramp(76), nil)
 		s.ack()
 		last(s, 2, 1100, nil)
 	}},
-	{name: "an empty block", stores: 0, talk: func(s *session, _ located, _ crc.Chunks) { last(s, 0, 0, nil) }},
-	{name: "a stray checksum in the last packet", stores: 0, talk: func(s *session, _ located, _ crc.Chunks) {
+	{name: "an empty block", stores: 0, talk: func(s *session, _ hadoop.Located, _ crc.Chunks) { last(s, 0, 0, nil) }},
+	{name: "a stray checksum in the last packet", stores: 0, talk: func(s *session, _ hadoop.Located, _ crc.Chunks) {
 		last(s, 0, 0, func(p *wirePacket) { p.sums = make([]byte, 4) })
 	}},
-	{name: "seqnos from 100 on", stores: 512, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "seqnos from 100 on", stores: 512, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 100, 0, ramp(512), nil)
 		s.ack()
 		last(s, 101, 512, nil)
 	}},
-	{name: "heartbeats", stores: 512, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "heartbeats", stores: 512, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		beat := func() {
 			s.send(packet.Header{Seqno: packet.HeartbeatSeqno}.Append(nil, 0))
 			s.ack()
@@ -182,7 +183,7 @@ var writeCases = []writeCase{
 		beat()
 		last(s, 1, 512, nil)
 	}},
-	{name: "empty packets", stores: 10, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "empty packets", stores: 10, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.send(packet.Header{}.Append(nil, 0))
 		s.ack()
 		s.send(packet.Header{Seqno: 1, Sync: true}.Append(nil, 0))
@@ -193,158 +194,158 @@ var writeCases = []writeCase{
 		s.ack()
 		last(s, 4, 10, nil)
 	}},
-	{name: "a chunk sent again, longer", stores: 700, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a chunk sent again, longer", stores: 700, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(100), nil)
 		s.ack()
 		s.data(c, 1, 0, ramp(700), nil)
 		s.ack()
 		last(s, 2, 700, nil)
 	}},
-	{name: "a duplicate", stores: 700, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a duplicate", stores: 700, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(700), nil)
 		s.ack()
 		s.data(c, 1, 0, ramp(512), nil)
 		s.ack()
 		last(s, 2, 700, nil)
 	}},
-	{name: "data without checksums", stores: 1000, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "data without checksums", stores: 1000, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(1000), func(p *wirePacket) { p.sums = nil })
 		s.ack()
 		last(s, 1, 1000, nil)
 	}},
-	{name: "sync in the last packet", stores: 512, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "sync in the last packet", stores: 512, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(512), nil)
 		s.ack()
 		last(s, 1, 512, func(p *wirePacket) { p.Sync = true })
 	}},
-	{name: "a damaged byte of data", stores: -1, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a damaged byte of data", stores: -1, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(512), nil)
 		s.ack()
 		s.data(c, 1, 512, ramp(2000), func(p *wirePacket) { p.data[1111] ^= 4 })
 		s.ack()
 		s.end()
 	}},
-	{name: "a damaged checksum", stores: -1, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a damaged checksum", stores: -1, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 7, 0, ramp(1024), func(p *wirePacket) { p.sums[7] ^= 1 })
 		s.ack()
 		s.end()
 	}},
-	{name: "a damaged duplicate", stores: -1, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a damaged duplicate", stores: -1, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(1024), nil)
 		s.ack()
 		s.data(c, 1, 0, ramp(512), func(p *wirePacket) { p.data[0] ^= 1 })
 		s.ack()
 		s.end()
 	}},
-	{name: "a gap", stores: -1, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a gap", stores: -1, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 512, ramp(512), nil)
 		s.refused()
 	}},
-	{name: "a negative offset", stores: -1, strict: "nothing is before the block", talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a negative offset", stores: -1, strict: "nothing is before the block", talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, -512, ramp(1024), nil)
 		s.refused()
 	}},
-	{name: "data that ends where the block begins", stores: -1, strict: "nothing is before the block", talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "data that ends where the block begins", stores: -1, strict: "nothing is before the block", talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, -512, ramp(512), nil)
 		s.refused()
 	}},
-	{name: "a checksum too few", stores: -1, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a checksum too few", stores: -1, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(1024), func(p *wirePacket) { p.sums = p.sums[:4] })
 		s.refused()
 	}},
-	{name: "a checksum too many", stores: -1, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a checksum too many", stores: -1, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(512), func(p *wirePacket) { p.sums = append(p.sums, 1, 2, 3, 4) })
 		s.refused()
 	}},
-	{name: "more than a chunk from the middle of one", stores: -1, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "more than a chunk from the middle of one", stores: -1, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(100), nil)
 		s.ack()
 		s.data(c, 1, 100, ramp(600), nil)
 		s.refused()
 	}},
-	{name: "PLEN 3", stores: -1, talk: func(s *session, _ located, _ crc.Chunks) {
+	{name: "PLEN 3", stores: -1, talk: func(s *session, _ hadoop.Located, _ crc.Chunks) {
 		s.send(binary.BigEndian.AppendUint32(nil, 3))
 		s.send(make([]byte, 64))
 		s.refused()
 	}},
-	{name: "PLEN -1", stores: -1, talk: func(s *session, _ located, _ crc.Chunks) {
+	{name: "PLEN -1", stores: -1, talk: func(s *session, _ hadoop.Located, _ crc.Chunks) {
 		s.send([]byte{255, 255, 255, 255, 0, 25})
 		s.send(make([]byte, 64))
 		s.refused()
 	}},
-	{name: "PLEN above the limit", stores: -1, talk: func(s *session, _ located, _ crc.Chunks) {
+	{name: "PLEN above the limit", stores: -1, talk: func(s *session, _ hadoop.Located, _ crc.Chunks) {
 		s.send(packet.Header{DataLen: packet.MaxPacketLen}.Append(nil, 4))
 		s.refused()
 	}},
-	{name: "HLEN -1", stores: -1, talk: func(s *session, _ located, _ crc.Chunks) {
+	{name: "HLEN -1", stores: -1, talk: func(s *session, _ hadoop.Located, _ crc.Chunks) {
 		s.send([]byte{0, 0, 0, 4, 255, 255})
 		s.send(make([]byte, 64))
 		s.refused()
 	}},
-	{name: "HLEN 0", stores: -1, talk: func(s *session, _ located, _ crc.Chunks) {
+	{name: "HLEN 0", stores: -1, talk: func(s *session, _ hadoop.Located, _ crc.Chunks) {
 		s.send([]byte{0, 0, 0, 4, 0, 0})
 		s.refused()
 	}},
-	{name: "dataLen above PLEN", stores: -1, talk: func(s *session, _ located, _ crc.Chunks) {
+	{name: "dataLen above PLEN", stores: -1, talk: func(s *session, _ hadoop.Located, _ crc.Chunks) {
 		b := packet.Header{DataLen: 512}.Append(nil, 4)
 		binary.BigEndian.PutUint32(b, 100)
 		s.send(append(b, make([]byte, 96)...))
 		s.refused()
 	}},
-	{name: "dataLen -1", stores: -1, talk: func(s *session, _ located, _ crc.Chunks) {
+	{name: "dataLen -1", stores: -1, talk: func(s *session, _ hadoop.Located, _ crc.Chunks) {
 		b := packet.Header{DataLen: -1}.Append(nil, 0)
 		binary.BigEndian.PutUint32(b, 4)
 		s.send(b)
 		s.refused()
 	}},
-	{name: "a connection cut in a packet", stores: -1, talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a connection cut in a packet", stores: -1, talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(512), nil)
 		s.ack()
 		s.send(packet.Header{Offset: 512, Seqno: 1, DataLen: 512}.Append(nil, 4))
 		s.conn.(*net.TCPConn).CloseWrite()
 		s.refused()
 	}},
-	{name: "data in the last packet", stores: -1, strict: "the data would be counted but not stored", talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "data in the last packet", stores: -1, strict: "the data would be counted but not stored", talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(100), func(p *wirePacket) { p.Last = true })
 		s.refused()
 	}},
-	{name: "a packet across a chunk boundary", stores: -1, strict: "the .meta file would lack a checksum", talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a packet across a chunk boundary", stores: -1, strict: "the .meta file would lack a checksum", talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(100), nil)
 		s.ack()
 		s.data(c, 1, 100, ramp(500), nil)
 		s.refused()
 	}},
-	{name: "a seqno again", stores: -1, strict: "packets are in order", talk: func(s *session, _ located, c crc.Chunks) {
+	{name: "a seqno again", stores: -1, strict: "packets are in order", talk: func(s *session, _ hadoop.Located, c crc.Chunks) {
 		s.data(c, 0, 0, ramp(512), nil)
 		s.ack()
 		s.data(c, 0, 512, ramp(512), nil)
 		s.refused()
 	}},
-	{name: "version 27", stores: -1, raw: true, talk: func(s *session, l located, c crc.Chunks) {
-		req := l.request(packet.SetupCreate, 1<<20)
+	{name: "version 27", stores: -1, raw: true, talk: func(s *session, l hadoop.Located, c crc.Chunks) {
+		req := l.Request(packet.SetupCreate, int64(1<<20))
 		req.Checksum = packet.ChecksumOf(c)
 		b := req.Append(nil)
 		b[1] = 27
 		s.send(b)
 		s.end()
 	}},
-	{name: "operation 99", stores: -1, raw: true, talk: func(s *session, l located, c crc.Chunks) {
-		req := l.request(packet.SetupCreate, 1<<20)
+	{name: "operation 99", stores: -1, raw: true, talk: func(s *session, l hadoop.Located, c crc.Chunks) {
+		req := l.Request(packet.SetupCreate, int64(1<<20))
 		req.Checksum = packet.ChecksumOf(c)
 		b := req.Append(nil)
 		b[2] = 99
 		s.send(b)
 		s.end()
 	}},
-	{name: "a request without its required fields", stores: -1, raw: true, talk: func(s *session, _ located, _ crc.Chunks) {
+	{name: "a request without its required fields", stores: -1, raw: true, talk: func(s *session, _ hadoop.Located, _ crc.Chunks) {
 		s.send([]byte{0, packet.Version, packet.OpWriteBlock, 0})
 		s.end()
 	}},
-	{name: "a request that is not protobuf", stores: -1, raw: true, talk: func(s *session, _ located, _ crc.Chunks) {
+	{name: "a request that is not protobuf", stores: -1, raw: true, talk: func(s *session, _ hadoop.Located, _ crc.Chunks) {
 		s.send([]byte{0, packet.Version, packet.OpWriteBlock, 4, 255, 255, 255, 255})
 		s.end()
 	}},
-	{name: "nothing but a hang-up", stores: -1, raw: true, talk: func(s *session, _ located, _ crc.Chunks) {
+	{name: "nothing but a hang-up", stores: -1, raw: true, talk: func(s *session, _ hadoop.Located, _ crc.Chunks) {
 		s.conn.(*net.TCPConn).CloseWrite()
 		s.end()
 	}},
@@ -363,7 +364,7 @@ func twinWrites(t *trial) (err error) {
 	defer func() { err = errors.Join(err, own.close()) }()
 	c := crc.Chunks{Kind: crc.CRC32C, Size: 512}
 	for i, w := range writeCases {
-		path := textOf(fmt.Sprintf("/twin-%d", i))
+		path := hadoop.Text(fmt.Sprintf("/twin-%d", i))
 		answer, refused := t.ask("cluster.create", path, 1, 1<<20)
 		if refused != nil {
 			return refused
@@ -372,17 +373,17 @@ func twinWrites(t *trial) (err error) {
 		if answer, refused = t.ask("cluster.addBlock", path, file); refused != nil {
 			return refused
 		}
-		l := parseLocated(answer)
+		l := hadoop.ParseLocated(answer)
 		var logs [2]string
-		for j, at := range []located{l, l.at(own.info())} {
-			s, err := dialSession(addr(at.nodes[0]))
+		for j, at := range []hadoop.Located{l, l.At(own.info())} {
+			s, err := dialSession(hadoop.Addr(at.Nodes[0]))
 			if err != nil {
 				return err
 			}
 			if w.raw {
 				w.talk(s, at, c)
 			} else {
-				req := at.request(packet.SetupCreate, 1<<20)
+				req := at.Request(packet.SetupCreate, int64(1<<20))
 				req.Checksum = packet.ChecksumOf(c)
 				s.send(req.Append(nil))
 				if _, ok := s.response(); ok {
@@ -407,9 +408,9 @@ func twinWrites(t *trial) (err error) {
 }
 
 // sameStored completes the file and compares the twins' replicas.
-func (t *trial) sameStored(w writeCase, hexPath, file string, l located, own *ownNode) error {
-	l.block.NumBytes = int64(w.stores)
-	if _, refused := t.ask("cluster.complete", hexPath, file, blockText(l.block)); refused != nil {
+func (t *trial) sameStored(w writeCase, hexPath, file string, l hadoop.Located, own *ownNode) error {
+	l.Block.NumBytes = int64(w.stores)
+	if _, refused := t.ask("cluster.complete", hexPath, file, hadoop.BlockText(l.Block)); refused != nil {
 		return refused
 	}
 	replicas, err := t.replicas(hexPath)
@@ -430,7 +431,7 @@ func (t *trial) sameStored(w writeCase, hexPath, file string, l located, own *ow
 		return err
 	}
 	t.same(len(block), w.stores, "%s: length of Hadoop's replica", w.name)
-	t.sameReplica(own.replica(l.block), block, meta, "%s: replica", w.name)
+	t.sameReplica(own.replica(l.Block), block, meta, "%s: replica", w.name)
 	return nil
 }
 
@@ -471,7 +472,7 @@ func twinReads(t *trial) (err error) {
 			ranges = append(ranges, packet.ReadBlock{Offset: from, Length: 1 + t.rng.Int64N(n-from)})
 		}
 		for j, r := range ranges {
-			r.Block, r.Token, r.ClientName, r.SendChecksums = l.block, l.token, "blockpath-interop", j%5 != 4
+			r.Block, r.Token, r.ClientName, r.SendChecksums = l.Block, l.Token, "blockpath-interop", j%5 != 4
 			switch {
 			case j == 20:
 				r.Block.Stamp--
@@ -483,7 +484,7 @@ func twinReads(t *trial) (err error) {
 				r.Block.Pool += "-other"
 			}
 			var logs [2]string
-			for k, address := range []string{addr(l.nodes[0]), own.addr.String()} {
+			for k, address := range []string{hadoop.Addr(l.Nodes[0]), own.addr.String()} {
 				if logs[k], err = readSession(address, r); err != nil {
 					return err
 				}

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
 )
@@ -75,7 +76,7 @@ func headersToHadoop(t *trial) error {
 		}
 		if t.same(wireHeader{int32(4 + sums + h.DataLen), h}, strings.Join(answer, " "), "parse %x", b) {
 			answer, _ = t.ask("header.make", 4+sums+h.DataLen, h.Offset, h.Seqno, h.Last, h.DataLen, h.Sync)
-			t.same(hexOf(b), answer[0], "bytes of %+v", h)
+			t.same(hadoop.Hex(b), answer[0], "bytes of %+v", h)
 		}
 	}
 	return nil
@@ -98,7 +99,7 @@ func headersToUs(t *trial) error {
 			}
 			continue
 		}
-		got, err := parseWireHeader(bytesOf(answer[0]))
+		got, err := parseWireHeader(hadoop.Bytes(answer[0]))
 		switch {
 		case err == nil:
 			t.same(got, h, "parse %s", answer[0])
@@ -253,7 +254,7 @@ func acksToHadoop(t *trial) error {
 		t.same(ackFields(a), strings.Join(answer, " "), "ack %x", b)
 		if a.Flags != nil {
 			answer, _ = t.ask("ack.make", a.Seqno, int64(a.DownstreamNanos), list(a.Flags))
-			t.same(hexOf(b), answer[0], "bytes of %+v", a)
+			t.same(hadoop.Hex(b), answer[0], "bytes of %+v", a)
 		}
 	}
 	return nil
@@ -295,7 +296,7 @@ func acksToUs(t *trial) error {
 			t.disagree("%+v: %v", a, refused)
 			continue
 		}
-		r := bufio.NewReader(bytes.NewReader(bytesOf(answer[0])))
+		r := bufio.NewReader(bytes.NewReader(hadoop.Bytes(answer[0])))
 		got, err := packet.ReadAck(r)
 		if err != nil || r.Buffered() > 0 {
 			t.disagree("ack %s: %v, %d bytes left over", answer[0], err, r.Buffered())
@@ -306,36 +307,16 @@ func acksToUs(t *trial) error {
 	return nil
 }
 
-// storageTypes are StorageType's names by their number on the wire.
-var storageTypes = [...]string{"", "DISK", "SSD", "ARCHIVE", "RAM_DISK", "PROVIDED", "NVDIMM"}
-
-// join makes a list as Ops.java reads it.
-func join[E any](values []E, text func(E) string) string {
-	if len(values) == 0 {
-		return "."
-	}
-	var s []string
-	for _, v := range values {
-		s = append(s, text(v))
-	}
-	return strings.Join(s, ",")
-}
-
-func nodeText(d packet.DatanodeInfo) string {
-	return fmt.Sprintf("%s:%s:%s:%d:%d:%d:%d", textOf(d.IPAddr), textOf(d.HostName), textOf(d.UUID),
-		d.XferPort, d.InfoPort, d.InfoSecurePort, d.IPCPort)
-}
-
 func storageName(s packet.StorageType) string {
-	if int(s) < len(storageTypes) {
-		return storageTypes[s]
+	if int(s) < len(hadoop.StorageTypes) {
+		return hadoop.StorageTypes[s]
 	}
 	return fmt.Sprint(uint32(s))
 }
 
 func headText(b packet.Block, k packet.Token) string {
-	return fmt.Sprintf("%s %d %d %d %s %s %s %s", textOf(b.Pool), b.ID, b.Stamp, b.NumBytes,
-		hexOf(k.Identifier), hexOf(k.Password), textOf(k.Kind), textOf(k.Service))
+	return fmt.Sprintf("%s %d %d %d %s %s %s %s", hadoop.Text(b.Pool), b.ID, b.Stamp, b.NumBytes,
+		hadoop.Hex(k.Identifier), hadoop.Hex(k.Password), hadoop.Text(k.Kind), hadoop.Text(k.Service))
 }
 
 func cachingText(c packet.Caching) string {
@@ -359,21 +340,21 @@ func writeText(w *packet.WriteBlock) string {
 	block, token := strings.Join(fields[:4], " "), strings.Join(fields[4:], " ")
 	source := "."
 	if w.Source != nil {
-		source = nodeText(*w.Source)
+		source = hadoop.NodeText(*w.Source)
 	}
 	return strings.Join([]string{
-		block, storageName(w.StorageType), token, textOf(w.ClientName), join(w.Targets, nodeText),
-		join(w.TargetStorageTypes, storageName), source, w.Stage.String(), fmt.Sprint(w.PipelineSize),
+		block, storageName(w.StorageType), token, hadoop.Text(w.ClientName), hadoop.Join(w.Targets, hadoop.NodeText),
+		hadoop.Join(w.TargetStorageTypes, storageName), source, w.Stage.String(), fmt.Sprint(w.PipelineSize),
 		fmt.Sprint(w.MinBytesRcvd), fmt.Sprint(w.MaxBytesRcvd), fmt.Sprint(w.LatestStamp),
 		wireKinds[w.Checksum.Type], fmt.Sprint(w.Checksum.BytesPerChunk), cachingText(w.Caching),
 		fmt.Sprint(w.AllowLazyPersist), fmt.Sprint(w.Pinning),
-		join(w.TargetPinnings, func(b bool) string { return fmt.Sprint(b) }), textOf(w.StorageID),
-		join(w.TargetStorageIDs, textOf),
+		hadoop.Join(w.TargetPinnings, func(b bool) string { return fmt.Sprint(b) }), hadoop.Text(w.StorageID),
+		hadoop.Join(w.TargetStorageIDs, hadoop.Text),
 	}, " ")
 }
 
 func readText(r *packet.ReadBlock) string {
-	return fmt.Sprintf("%s %s %d %d %t %s", headText(r.Block, r.Token), textOf(r.ClientName), r.Offset, r.Length,
+	return fmt.Sprintf("%s %s %d %d %t %s", headText(r.Block, r.Token), hadoop.Text(r.ClientName), r.Offset, r.Length,
 		r.SendChecksums, cachingText(r.Caching))
 }
 
@@ -474,7 +455,7 @@ func writesToUs(t *trial) error {
 		t.same(writeText(got), text, "request %x", b)
 		// Hadoop writes a node's statistics too, which we do not keep
 		if len(w.Targets) == 0 && w.Source == nil {
-			t.same(hexOf(w.Append(nil)), hexOf(b), "bytes of %s", text)
+			t.same(hadoop.Hex(w.Append(nil)), hadoop.Hex(b), "bytes of %s", text)
 		}
 	}
 	return nil
@@ -488,7 +469,7 @@ func (t *trial) request(question, text string) ([]byte, any) {
 		t.disagree("%s %s: %v", question, text, refused)
 		return nil, nil
 	}
-	b := bytesOf(answer[0])
+	b := hadoop.Bytes(answer[0])
 	r := bufio.NewReader(bytes.NewReader(b))
 	request, err := packet.ReadRequest(r, 0)
 	if err != nil {
@@ -528,7 +509,7 @@ func readsToUs(t *trial) error {
 			continue
 		}
 		t.same(readText(got), readText(r), "request %x", b)
-		t.same(hexOf(r.Append(nil)), hexOf(b), "bytes of %s", readText(r))
+		t.same(hadoop.Hex(r.Append(nil)), hadoop.Hex(b), "bytes of %s", readText(r))
 	}
 	return nil
 }
@@ -536,13 +517,13 @@ func readsToUs(t *trial) error {
 func responseText(r packet.BlockOpResponse) string {
 	link, sums, message := ".", ". 0 0", "."
 	if r.HasFirstBadLink {
-		link = textOf(r.FirstBadLink)
+		link = hadoop.Text(r.FirstBadLink)
 	}
 	if i := r.ReadChecksum; i != nil {
 		sums = fmt.Sprintf("%s %d %d", wireKinds[uint32(i.Chunks.Kind.Wire())], i.Chunks.BytesPerChunk(), i.ChunkOffset)
 	}
 	if r.Message != "" {
-		message = textOf(r.Message)
+		message = hadoop.Text(r.Message)
 	}
 	return fmt.Sprintf("%d %s %s %s", r.Status, link, sums, message)
 }
@@ -579,8 +560,8 @@ func responses(t *trial) error {
 			t.disagree("%s: %v", text, refused)
 			continue
 		}
-		t.same(hexOf(b), answer[0], "bytes of %s", text)
-		got, err := packet.ReadBlockOpResponse(bufio.NewReader(bytes.NewReader(bytesOf(answer[0]))))
+		t.same(hadoop.Hex(b), answer[0], "bytes of %s", text)
+		got, err := packet.ReadBlockOpResponse(bufio.NewReader(bytes.NewReader(hadoop.Bytes(answer[0]))))
 		if err != nil {
 			t.disagree("response %s: %v", answer[0], err)
 			continue
@@ -594,7 +575,7 @@ func readStatuses(t *trial) error {
 	for s := packet.Success; s <= packet.ErrorBlockPinned; s++ {
 		b := packet.AppendReadStatus(nil, s)
 		answer, _ := t.ask("readstatus.make", uint8(s))
-		t.same(hexOf(b), answer[0], "status %v", s)
+		t.same(hadoop.Hex(b), answer[0], "status %v", s)
 		answer, _ = t.ask("readstatus.parse", b)
 		t.same(uint8(s), answer[0], "status %v", s)
 		got, err := packet.ReadReadStatus(bufio.NewReader(bytes.NewReader(b)))
