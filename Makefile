@@ -71,6 +71,9 @@ fuzz: ## every fuzz target for FUZZTIME
 interop: ## real Hadoop as the judge: formats on disk and on the wire (needs java and mvn)
 	$(GO) -C bench run ./interop
 
+interop-bench: ## Hadoop's and our client to Hadoop's and our datanode, into bench/results (needs java and mvn)
+	$(GO) -C bench run . interop-bench --keep
+
 test-avx512: ## the kernels on an emulated CPU with AVX-512
 	@command -v bochs nasm >/dev/null || { echo "test-avx512: on Debian: apt-get install bochs bochs-term bochsbios nasm"; exit 1; }
 	$(GO) -C bench run ./bochs
@@ -94,4 +97,4 @@ bench-uarch: ## the experiments of this CPU, into bench/results/<vendor-microarc
 clean: ## remove what make built
 	rm -rf bin .cache
 
-.PHONY: help build run test test-purego race stress test-arm64 vet generate check-generate fuzz interop test-avx512 mca mca-arm64 crash bench-uarch clean
+.PHONY: help build run test test-purego race stress test-arm64 vet generate check-generate fuzz interop interop-bench test-avx512 mca mca-arm64 crash bench-uarch clean

@@ -4,6 +4,7 @@ import (
 	"github.com/blockpath/blockpath/bench/put"
 	"github.com/blockpath/blockpath/bench/read"
 	"github.com/blockpath/blockpath/bench/scrub"
+	"github.com/blockpath/blockpath/bench/sidebyside"
 	"github.com/blockpath/blockpath/bench/uring"
 	"github.com/blockpath/blockpath/bench/wal"
 	"github.com/blockpath/blockpath/bench/write"
@@ -18,5 +19,6 @@ func init() {
 		write.Experiment,
 		scrub.Experiment,
 		read.Experiment,
+		sidebyside.Experiment,
 	)
 }

@@ -44,7 +44,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.Usage = func() {
 		fmt.Fprintln(stderr, "usage: go -C bench run . EXPERIMENT [--quick] [--json FILE] [--keep]")
 		for _, e := range experiments {
-			fmt.Fprintf(stderr, "  %-10s %s\n", e.Name, e.Summary)
+			fmt.Fprintf(stderr, "  %-14s %s\n", e.Name, e.Summary)
 		}
 	}
 	name := ""

@@ -1,11 +1,13 @@
 import java.io.ByteArrayInputStream;
 import java.io.Closeable;
 import java.io.IOException;
+import java.io.OutputStream;
 import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.Method;
 import java.lang.reflect.Proxy;
 import java.net.InetSocketAddress;
 import java.net.Socket;
+import java.net.URI;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.EnumSet;
@@ -193,6 +195,32 @@ final class Client {
     }
   }
 
+  /** The settings that follow a command's first argument. */
+  private static Configuration conf(String[] a) {
+    Configuration conf = new HdfsConfiguration();
+    for (int i = 2; i < a.length; i++) {
+      String[] kv = a[i].split("=");
+      conf.set(kv[0], kv[1]);
+    }
+    return conf;
+  }
+
+  /** What client.put writes over and over: a prime number of pieces, so that blocks differ. */
+  private static final class Pattern {
+    static final int PIECE = 1 << 16;
+    static final byte[] BYTES = new byte[61 * PIECE];
+
+    static {
+      long x = 88172645463325252L;
+      for (int i = 0; i < BYTES.length; i++) {
+        x ^= x << 13;
+        x ^= x >>> 7;
+        x ^= x << 17;
+        BYTES[i] = (byte) x;
+      }
+    }
+  }
+
   static void register(Map<String, Judge.Command> commands) {
     // reader.read NODE POOL ID STAMP NUMBYTES OFFSET LENGTH VERIFY, by BlockReaderRemote: how many
     // bytes came and their SHA-256, and whether a connection was used again
@@ -235,14 +263,16 @@ final class Client {
         client.close();
       }
       NAME_NODE.nodes = Ops.nodes(a[1]);
-      Configuration conf = new HdfsConfiguration();
-      for (int i = 2; i < a.length; i++) {
-        String[] kv = a[i].split("=");
-        conf.set(kv[0], kv[1]);
-      }
       ClientProtocol stub = (ClientProtocol) Proxy.newProxyInstance(Client.class.getClassLoader(),
           new Class<?>[] {ClientProtocol.class, Closeable.class}, NAME_NODE);
-      client = new DFSClient(null, stub, conf, null);
+      client = new DFSClient(null, stub, conf(a), null);
+    });
+    // client.connect URI [KEY=VALUE]...: a client of a real name node
+    commands.put("client.connect", (a, r) -> {
+      if (client != null) {
+        client.close();
+      }
+      client = new DFSClient(URI.create(a[1]), conf(a));
     });
     // client.spares NODES: what pipelines that have lost a node are given
     commands.put("client.spares", (a, r) -> NAME_NODE.spares = Ops.nodes(a[1]));
@@ -273,6 +303,27 @@ final class Client {
         r.add(Long.toString(in.getFileLength()));
         r.add(Cluster.sha256(in));
       }
+    });
+    // client.put PATH LENGTH: the pattern in a new file with the defaults of the settings
+    commands.put("client.put", (a, r) -> {
+      long length = Long.parseLong(a[2]);
+      try (OutputStream o = client.create(Judge.text(a[1]), true)) {
+        for (long at = 0; at < length; at += Pattern.PIECE) {
+          o.write(Pattern.BYTES, (int) (at % Pattern.BYTES.length),
+              (int) Math.min(length - at, Pattern.PIECE));
+        }
+      }
+    });
+    // client.get PATH: reads all of a file; how many bytes came
+    commands.put("client.get", (a, r) -> {
+      long length = 0;
+      byte[] buf = new byte[Pattern.PIECE];
+      try (DFSInputStream in = client.open(Judge.text(a[1]))) {
+        for (int n; (n = in.read(buf, 0, buf.length)) >= 0;) {
+          length += n;
+        }
+      }
+      r.add(Long.toString(length));
     });
     // client.checksum PATH LENGTH: as cluster.checksum answers
     commands.put("client.checksum", (a, r) -> {

@@ -89,16 +89,23 @@ final class Cluster {
   }
 
   static void register(Map<String, Judge.Command> commands) {
-    // cluster.start DIR NODES
+    // cluster.start DIR NODES [KEY=VALUE]...
     commands.put("cluster.start", (a, r) -> {
       if (cluster != null) {
         throw new IllegalStateException("the cluster runs already");
       }
       File dir = new File(Judge.text(a[1]));
       nodes = Integer.parseInt(a[2]);
-      cluster = new MiniDFSCluster.Builder(conf(dir), dir).numDataNodes(nodes).build();
+      Configuration conf = conf(dir);
+      for (int i = 3; i < a.length; i++) {
+        String[] kv = a[i].split("=");
+        conf.set(kv[0], kv[1]);
+      }
+      cluster = new MiniDFSCluster.Builder(conf, dir).numDataNodes(nodes).build();
       cluster.waitActive();
     });
+    // cluster.uri: the name node's
+    commands.put("cluster.uri", (a, r) -> r.add(cluster.getURI().toString()));
     // cluster.write PATH TYPE BPC BLOCKSIZE DATA: by the Java client
     commands.put("cluster.write", (a, r) -> {
       DistributedFileSystem fs = cluster.getFileSystem();
@@ -110,6 +117,9 @@ final class Cluster {
         out.write(Judge.bytes(a[5]));
       }
     });
+    // cluster.delete PATH
+    commands.put("cluster.delete", (a, r) ->
+        cluster.getFileSystem().delete(new Path(Judge.text(a[1])), false));
     // cluster.read PATH: by the Java client; visible length, and SHA-256 of the bytes up to it
     commands.put("cluster.read", (a, r) -> {
       try (HdfsDataInputStream in = (HdfsDataInputStream)
@@ -187,7 +197,7 @@ final class Cluster {
         EnumSet.noneOf(AddBlockFlag.class))));
     // cluster.complete PATH FILEID BLOCK
     commands.put("cluster.complete", (a, r) -> {
-      long end = System.nanoTime() + 20_000_000_000L;
+      long end = System.nanoTime() + 60_000_000_000L;
       while (!nameNode().complete(Judge.text(a[1]), CLIENT, block(a, 3), Long.parseLong(a[2]))) {
         if (System.nanoTime() > end) {
           throw new IOException("the name node does not complete the file");
