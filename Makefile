@@ -94,7 +94,10 @@ bench-uarch: ## the experiments of this CPU, into bench/results/<vendor-microarc
 	CGO_ENABLED=1 $(GO) -C bench run -tags "$$tags" . crc --keep
 	$(GO) -C bench run . counters --keep
 
+report: ## the targets of all results, met and missed: bench/results/README.md
+	$(GO) -C bench run ./report
+
 clean: ## remove what make built
 	rm -rf bin .cache
 
-.PHONY: help build run test test-purego race stress test-arm64 vet generate check-generate fuzz interop interop-bench test-avx512 mca mca-arm64 crash bench-uarch clean
+.PHONY: help build run test test-purego race stress test-arm64 vet generate check-generate fuzz interop interop-bench test-avx512 mca mca-arm64 crash bench-uarch report clean
