@@ -33,6 +33,10 @@ var hostiles = map[string]func(p *peer, id int64){
 		p.open(testBlock(id), crc.Chunks{})
 		p.write(packet.Header{DataLen: 16 << 20 / 516 * 512}.Append(nil, 16<<20/516*4)[:31])
 	},
+	"512 bytes of 16 MiB": func(p *peer, id int64) {
+		p.open(testBlock(id), crc.Chunks{})
+		p.write(longPacketBytes()[:31+512])
+	},
 	"half a packet": func(p *peer, id int64) {
 		p.open(testBlock(id), crc.Chunks{})
 		data := randomBytes(uint64(id), 64512)

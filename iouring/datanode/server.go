@@ -31,6 +31,15 @@ type ServerConfig struct {
 	// open.
 	MaxConns int
 
+	// MaxPeerConns bounds those from one IP address in the same way, and those over
+	// unix sockets. 0 means three quarters of MaxConns.
+	MaxPeerConns int
+
+	// MaxPeerMemory bounds the memory in bytes that packets from one IP address
+	// take, and those over unix sockets; one packet at a time may be longer. 0 means
+	// three quarters of the store's arena.
+	MaxPeerMemory int64
+
 	// Workers bounds how many reads are worked on at a time: it bounds the memory
 	// they take, and the threads, however many clients there are. A client that does
 	// not take what it asked for does not count. 0 means 64.
@@ -42,6 +51,10 @@ type ServerConfig struct {
 
 	// ReadTimeout bounds the wait for a connection's first request, for the next
 	// packet, which may be a heartbeat, and for the rest of one. 0 means 60 s.
+	//
+	// When memory is short, packets get it only after they have begun to come, and
+	// have to come at 16 MiB/s after the first second. Those that had it before are
+	// given as long.
 	ReadTimeout time.Duration
 
 	// KeepAlive bounds the wait for a further request. 0 means 4 s.
@@ -103,10 +116,12 @@ type Server struct {
 	cancel context.CancelFunc
 
 	closing atomic.Bool
+	hurried atomic.Int64 // when slow senders were last hurried, in Unix nanoseconds
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
+	remotes   map[string]*remote
 	done      sync.WaitGroup
 }
 
@@ -126,6 +141,12 @@ func NewServer(store *Store, cfg ServerConfig) *Server {
 			cfg.MaxConns = max(min(cfg.MaxConns, all/2), 1)
 		}
 	}
+	if cfg.MaxPeerConns <= 0 {
+		cfg.MaxPeerConns = (3*cfg.MaxConns + 3) / 4
+	}
+	if cfg.MaxPeerMemory <= 0 {
+		cfg.MaxPeerMemory = store.arena.Bytes() / 4 * 3
+	}
 	if cfg.MaxPacketLen <= 0 {
 		cfg.MaxPacketLen = packet.MaxPacketLen
 	}
@@ -142,6 +163,7 @@ func NewServer(store *Store, cfg ServerConfig) *Server {
 		workers: make(chan struct{}, cfg.Workers), sendFilesTo: sendFilesTo,
 		listeners: map[net.Listener]struct{}{},
 		conns:     map[*conn]struct{}{},
+		remotes:   map[string]*remote{},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -197,7 +219,10 @@ func (s *Server) accept(nc net.Conn) {
 	c.idle.Store(time.Now().UnixNano())
 	c.out.init(nc, s.sendFilesTo(nc.RemoteAddr()))
 	s.mu.Lock()
-	if s.closing.Load() || len(s.conns) >= s.cfg.MaxConns && !s.closeIdle() {
+	if !s.closing.Load() && (len(s.conns) < s.cfg.MaxConns || s.closeIdle(nil)) {
+		c.remote = s.join(remoteName(nc.RemoteAddr()))
+	}
+	if c.remote == nil {
 		s.mu.Unlock()
 		s.stats.Add(statConnsRefused, 1)
 		nc.Close()
@@ -211,18 +236,26 @@ func (s *Server) accept(nc net.Conn) {
 		c.serve()
 		nc.Close()
 		s.mu.Lock()
-		delete(s.conns, c)
+		s.forget(c)
 		s.mu.Unlock()
 	}()
 }
 
+// forget takes a connection out of the count. The caller holds s.mu.
+func (s *Server) forget(c *conn) {
+	if _, counted := s.conns[c]; counted {
+		delete(s.conns, c)
+		s.leave(c.remote)
+	}
+}
+
 // closeIdle closes the connection that waits for a request for the longest time,
-// to make room for another one. The caller holds s.mu.
-func (s *Server) closeIdle() bool {
+// to make room for another one: of all, or of one remote. The caller holds s.mu.
+func (s *Server) closeIdle(of *remote) bool {
 	var oldest *conn
 	since := int64(math.MaxInt64)
 	for c := range s.conns {
-		if t := c.idle.Load(); t > 0 && t < since {
+		if t := c.idle.Load(); t > 0 && t < since && (of == nil || of == c.remote) {
 			oldest, since = c, t
 		}
 	}
@@ -230,7 +263,7 @@ func (s *Server) closeIdle() bool {
 		return false
 	}
 	s.stats.Add(statConnsEvicted, 1)
-	delete(s.conns, oldest)
+	s.forget(oldest)
 	oldest.Close()
 	return true
 }
@@ -271,7 +304,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.cancel()
 	s.each(func(c *conn) {
 		if c.writes.Load() {
+			c.mu.Lock()
 			_ = c.SetReadDeadline(time.Now())
+			c.mu.Unlock()
 		} else {
 			c.Close()
 		}
@@ -302,9 +337,14 @@ type conn struct {
 	server   *Server
 	in       *bufio.Reader
 	out      socketOut
+	remote   *remote
 	patience time.Duration // for what is expected; 0 when that is on its way and the deadline is set
 	writes   atomic.Bool   // it carries a WRITE_BLOCK
 	idle     atomic.Int64  // since when it waits for a request, in Unix nanoseconds; 0 if it does not
+
+	mu    sync.Mutex // what follows, and the deadline for reading
+	until time.Time  // that deadline, or earlier
+	body  int        // bytes of a packet that has memory and may take its time
 }
 
 // wait notes that the connection waits for a request, busy that it does not.
@@ -420,17 +460,62 @@ func (c *conn) expect(d time.Duration) { c.patience = d }
 // for all of it; often there is none, because it has come with what was before.
 // Read fails when the server is about to cut the connection.
 func (c *conn) Read(p []byte) (int, error) {
-	if c.patience > 0 {
-		if err := c.SetReadDeadline(time.Now().Add(c.patience)); err != nil {
-			return 0, err
-		}
-		c.patience = 0
-		// Shutdown ends the context first and then shortens the deadline.
-		if err := c.server.ctx.Err(); err != nil {
-			return 0, err
-		}
+	if err := c.await(); err != nil {
+		return 0, err
 	}
 	return c.Conn.Read(p)
+}
+
+// await sets the deadline for what is expected, if that is not done. One that is
+// only a little earlier is left as it is.
+func (c *conn) await() error {
+	if c.patience == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	until := time.Now().Add(c.patience)
+	if early := until.Sub(c.until); early < 0 || early > c.patience/16 {
+		if err := c.SetReadDeadline(until); err != nil {
+			return err
+		}
+		c.until = until
+	}
+	c.patience = 0
+	// Shutdown ends the context first and then shortens the deadline.
+	return c.server.ctx.Err()
+}
+
+// coming says that a packet of n bytes has memory and is on its way, or with 0
+// that there is none.
+func (c *conn) coming(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.body = n
+}
+
+// hurryEvery is how often slow senders are hurried at most.
+const hurryEvery = 100 * time.Millisecond
+
+// hurry bounds the time of those that got memory when there was plenty, for
+// packets that have not come yet.
+func (s *Server) hurry() {
+	now := time.Now()
+	last := s.hurried.Load()
+	if now.UnixNano()-last < int64(hurryEvery) || !s.hurried.CompareAndSwap(last, now.UnixNano()) {
+		return
+	}
+	s.each(func(c *conn) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.body == 0 || s.ctx.Err() != nil {
+			return
+		}
+		if until := now.Add(s.pressedTime(c.body)); c.SetReadDeadline(until) == nil {
+			c.until = until
+		}
+		c.body = 0
+	})
 }
 
 // send sends all of b, with one call if the socket takes it.

@@ -61,7 +61,7 @@ func (c *conn) sendCopy(req *packet.TransferBlock) error {
 	if err := m.put(write.Append(nil)); err != nil {
 		return err
 	}
-	err = m.sendBlock(s.ctx, r)
+	err = m.sendBlock(s.ctx, r, &c.remote.memory)
 	if err != nil && !lost(err) || req.ClientName == "" { // then nothing is answered
 		return err
 	}
@@ -100,13 +100,18 @@ func (m *mirror) put(b []byte) error {
 }
 
 // sendBlock sends the packets of a whole block, verified: a damaged replica is
-// not to be copied.
-func (m *mirror) sendBlock(ctx context.Context, r *BlockReader) error {
+// not to be copied. The memory is that of whoever asked for it.
+func (m *mirror) sendBlock(ctx context.Context, r *BlockReader, memory *budget) error {
 	chunks := r.Chunks()
 	perPacket := int64(packet.PacketChunks(sendPacket, chunks)) * int64(chunks.BytesPerChunk())
 	longest := int(min(perPacket, r.Len()))
 	room := packet.MaxHeaderLen
-	buf, err := r.store.arena.Get(ctx, room+chunks.SumsLen(longest)+longest)
+	need := room + chunks.SumsLen(longest) + longest
+	if err := memory.take(ctx, int64(need)); err != nil {
+		return err
+	}
+	defer memory.give(int64(need))
+	buf, err := r.store.arena.Get(ctx, need)
 	if err != nil {
 		return err
 	}

@@ -81,6 +81,8 @@ func (c *conn) write(req *packet.WriteBlock) {
 		session.end(w.Abort(session.disk))
 	}
 	session.join()
+	session.under = 0
+	session.settle()
 	if session.answered {
 		c.linger()
 	}
@@ -101,6 +103,9 @@ type writeSession struct {
 	length   int64 // of the block, with it
 	answered bool  // the sender was told of a failure
 	buf      []byte
+	taken    int64 // bytes of the remote's memory
+	under    int64 // of them for the packet under way
+	turn     int64 // bytes of its memory for long packets
 
 	mirror    *mirror // the next node of the pipeline, or nil
 	responded chan struct{}
@@ -189,9 +194,10 @@ func (s *writeSession) run() error {
 			return s.finish(h.Sync)
 		case h.Sync:
 			err = s.w.Sync(s.disk)
-		case s.in.Buffered() == 0 || s.conn.server.pressed(0):
+		case s.in.Buffered() == 0 || s.conn.server.pressed(s.conn.remote, 0):
 			err = s.w.Flush(s.disk)
 		}
+		s.settle()
 		if err == nil {
 			err = s.ack()
 		}
@@ -222,10 +228,13 @@ func (s *writeSession) receive(h packet.Header, sumsLen int) error {
 	}
 	buf, err := s.memory(room + s.w.BufferLen(h, sumsLen))
 	if err != nil {
+		s.came()
 		return err
 	}
 	body := buf.Slice(room, buf.Len())
-	if _, _, err := s.in.Body(body.Bytes()); err != nil {
+	_, _, err = s.in.Body(body.Bytes())
+	s.came()
+	if err != nil {
 		return errors.Join(err, buf.Release())
 	}
 	s.forward(h, sumsLen, buf.Bytes())
@@ -236,6 +245,8 @@ func (s *writeSession) receive(h packet.Header, sumsLen int) error {
 // acknowledged.
 func (s *writeSession) accept(h packet.Header, sumsLen int, buf iouring.Buffer) error {
 	err := s.w.WritePacket(s.disk, h, sumsLen, buf)
+	s.under = 0
+	s.settle()
 	if err != nil && !s.copies {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -244,64 +255,94 @@ func (s *writeSession) accept(h packet.Header, sumsLen int, buf iouring.Buffer) 
 	return err
 }
 
-// pressed reports whether half of the arena would be in use with n bytes more.
-// Then memory is for packets that are on their way: peers that announce packets
-// and do not send them cannot take all of it from the others.
-func (s *Server) pressed(n int) bool {
+// pressed reports whether half of the arena would be in use with n bytes more, or
+// half of what a remote may have of it. Then memory is for packets that are on
+// their way: peers that announce packets and do not send them cannot take all of
+// it from the others.
+func (s *Server) pressed(r *remote, n int) bool {
 	used := s.store.arena.InUse()
-	return used > 0 && used+int64(n) > s.store.arena.Bytes()/2
+	return used > 0 && used+int64(n) > s.store.arena.Bytes()/2 || r.memory.pressed(int64(n))
 }
 
-// When memory is short there is some for a packet only after its body has begun
-// to come, and then it has to come within pressedTime and a second for every
-// pressedRate bytes.
-const (
-	pressedTime = time.Second
-	pressedRate = 16 << 20
-)
+// longPacket is from which length on packets take turns to come when memory is
+// short, so that short ones do not wait for them.
+const longPacket = 1 << 20
 
-// arrive waits, if memory is short, until the body of the packet is on its way.
-func (s *writeSession) arrive(n int) error {
-	missing := s.in.Missing()
-	if missing == 0 || !s.conn.server.pressed(n) {
-		return nil
-	}
-	if err := s.w.Flush(s.disk); err != nil {
-		return err
-	}
-	if err := s.ack(); err != nil {
-		return err
-	}
-	in, timeout := s.conn.in, s.conn.server.cfg.ReadTimeout
-	s.conn.expect(timeout)
-	if _, err := in.Peek(min(in.Buffered()+missing, requestBuffer)); err != nil {
-		return err
-	}
-	s.conn.expect(min(pressedTime+time.Duration(n)*time.Second/pressedRate, timeout))
-	return nil
+// pressedTime is how long a packet that has memory may take to come when memory
+// is short.
+func (s *Server) pressedTime(n int) time.Duration {
+	return min(time.Second+time.Duration(n)*time.Second/(16<<20), s.cfg.ReadTimeout)
 }
 
-// memory takes a buffer from the arena. A stream that has to wait for it first
+// memory takes a buffer for a packet. A stream that has to wait for it first
 // writes what it has gathered, so that no two streams wait for each other.
 func (s *writeSession) memory(n int) (iouring.Buffer, error) {
-	arena := s.conn.server.store.arena
+	server, arena, remote := s.conn.server, s.conn.server.store.arena, s.conn.remote
 	if n > arena.MaxBuffer() {
 		return arena.Get(s.ctx, n)
 	}
-	if err := s.arrive(n); err != nil {
-		return iouring.Buffer{}, err
+	missing := s.in.Missing()
+	if (missing == 0 || !server.pressed(remote, n)) && remote.memory.tryTake(int64(n)) {
+		buf, err := arena.Get(ended, n)
+		if err == nil {
+			s.take(n)
+			s.conn.coming(missing)
+			return buf, nil
+		}
+		remote.memory.give(int64(n))
 	}
-	buf, err := arena.Get(ended, n)
-	if err == nil || !errors.Is(err, context.Canceled) {
-		return buf, err
-	}
+	server.hurry()
 	if err := s.w.Flush(s.disk); err != nil {
 		return iouring.Buffer{}, err
 	}
+	s.settle()
 	if err := s.ack(); err != nil {
 		return iouring.Buffer{}, err
 	}
-	return arena.Get(s.ctx, n)
+	if missing > 0 {
+		in := s.conn.in
+		s.conn.expect(server.cfg.ReadTimeout)
+		if _, err := in.Peek(min(in.Buffered()+missing, requestBuffer)); err != nil {
+			return iouring.Buffer{}, err
+		}
+		if n > longPacket {
+			if err := remote.large.take(s.ctx, int64(n)); err != nil {
+				return iouring.Buffer{}, err
+			}
+			s.turn = int64(n)
+		}
+	}
+	if err := remote.memory.take(s.ctx, int64(n)); err != nil {
+		return iouring.Buffer{}, err
+	}
+	s.take(n)
+	buf, err := arena.Get(s.ctx, n)
+	s.conn.expect(server.pressedTime(missing))
+	return buf, err
+}
+
+// take notes that n bytes of the remote's memory were taken for a packet.
+func (s *writeSession) take(n int) {
+	s.taken += int64(n)
+	s.under = int64(n)
+}
+
+// came ends the wait for the body of a packet, in whatever way.
+func (s *writeSession) came() {
+	s.conn.coming(0)
+	if s.turn > 0 {
+		s.conn.remote.large.give(s.turn)
+		s.turn = 0
+	}
+}
+
+// settle gives back the memory of packets that have been written, if all have
+// been but the one under way.
+func (s *writeSession) settle() {
+	if s.taken > s.under && !s.w.gathers() {
+		s.conn.remote.memory.give(s.taken - s.under)
+		s.taken = s.under
+	}
 }
 
 // forward notes that a packet is under way, and passes it on if there is a
@@ -341,6 +382,7 @@ func frame(b []byte, h packet.Header, sumsLen int) []byte {
 // yield gives back the memory that has gathered before a wait for the mirror.
 func (s *writeSession) yield() {
 	if s.w.Flush(s.disk) == nil { // an error stays with the writer
+		s.settle()
 		_ = s.ack() // and one of the connection shows when it is read from
 	}
 }

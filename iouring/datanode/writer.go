@@ -164,6 +164,13 @@ func (w *BlockWriter) Pending() int64 {
 	return w.end - w.written
 }
 
+// gathers reports whether the writer holds buffers that it was given.
+func (w *BlockWriter) gathers() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.held) > 0
+}
+
 // NotifyStop makes f be called once, on another goroutine, when somebody else
 // stops the writer; at once if that has happened already.
 func (w *BlockWriter) NotifyStop(f func()) {
