@@ -1,15 +1,18 @@
 package read
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
-	"net"
+	"net/netip"
+	"runtime"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/blockpath/blockpath/bench/internal/peer"
 	"github.com/blockpath/blockpath/crc"
@@ -26,12 +29,8 @@ type observation struct {
 
 // observe lets clients read for the time of a sample.
 func observe(ctx context.Context, s *server, l load, sz size) (o observation, err error) {
-	clients, err := connect(ctx, s.addr, l.clients, l, sz)
-	defer func() {
-		for _, c := range clients {
-			err = errors.Join(err, c.conn.Close())
-		}
-	}()
+	clients, err := connect(s.addr, l.clients, l, sz)
+	defer func() { err = errors.Join(err, disconnect(clients)) }()
 	if err != nil {
 		return o, err
 	}
@@ -47,12 +46,14 @@ func observe(ctx context.Context, s *server, l load, sz size) (o observation, er
 	}
 	start := time.Now()
 	end := start.Add(sz.sample)
+	drivers := min(runtime.GOMAXPROCS(0), len(clients))
+	errs := make([]error, drivers)
 	var wg sync.WaitGroup
-	for _, c := range clients {
+	for i := range drivers {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			c.readUntil(end)
+			errs[i] = drive(ctx, clients[i*len(clients)/drivers:(i+1)*len(clients)/drivers], end)
 		}()
 	}
 	wg.Wait()
@@ -62,28 +63,25 @@ func observe(ctx context.Context, s *server, l load, sz size) (o observation, er
 	}
 	o.cpu = o.usage.CPU - before.CPU
 	for _, c := range clients {
-		if c.err != nil {
-			return o, c.err
-		}
 		o.latencies = append(o.latencies, c.latencies...)
 	}
-	return o, nil
+	return o, errors.Join(errs...)
 }
 
 // idleMemory returns how many bytes of resident memory a connection costs the
 // server that has carried a request and waits for the next.
 func idleMemory(s *server, sz size) (perConn float64, err error) {
 	l := load{random, 4 << 10, sz.idle}
-	measure := func(n int) (usage, error) {
-		clients, err := connect(context.Background(), s.addr, n, l, sz)
+	measure := func(n int) (u usage, err error) {
+		clients, err := connect(s.addr, n, l, sz)
+		defer func() { err = errors.Join(err, disconnect(clients)) }()
 		for _, c := range clients {
 			if err == nil {
 				err = c.read()
 			}
 			if err == nil {
-				err = c.rest()
+				err = c.send() // the status
 			}
-			defer c.conn.Close()
 		}
 		if err != nil {
 			return usage{}, err
@@ -102,50 +100,119 @@ func idleMemory(s *server, sz size) (perConn float64, err error) {
 	return float64(many.RSS-few.RSS) / float64(sz.idle), err
 }
 
-// A client reads over one connection.
-type client struct {
-	conn net.Conn
-	in   *bufio.Reader
+// A reader is a client that reads over one connection. Many of them share a
+// thread that waits for all their connections, which leaves as much of the CPUs
+// to the server as can be.
+type reader struct {
+	fd   int
+	in   []byte // of the answer, as far as it has come
+	room []byte // for all of it
 	rng  *rand.Rand
 	load load
 	sz   size
 
 	out    []byte // to be sent: the status of the last request
+	began  time.Time
 	block  int64
 	offset int64
 	inRow  int // requests since the last jump
 	count  int
 
 	latencies []time.Duration
-	err       error
 }
 
-func connect(ctx context.Context, addr string, n int, l load, sz size) (clients []*client, err error) {
+func connect(addr string, n int, l load, sz size) (clients []*reader, err error) {
+	to, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return nil, err
+	}
 	for i := range n {
-		var d net.Dialer
-		conn, err := d.DialContext(ctx, "tcp", addr)
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return clients, err
 		}
-		c := &client{
-			conn: conn, in: bufio.NewReaderSize(conn, l.length+l.length/64+1024),
-			rng: rand.New(rand.NewPCG(1, uint64(i))), load: l, sz: sz,
+		c := &reader{fd: fd, room: make([]byte, l.length+l.length/64+1024), rng: rand.New(rand.NewPCG(1, uint64(i))), load: l, sz: sz}
+		clients = append(clients, c)
+		err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+		}
+		if err == nil {
+			err = unix.SetNonblock(fd, true)
+		}
+		if err != nil {
+			return clients, err
 		}
 		c.jump()
-		clients = append(clients, c)
 	}
 	return clients, nil
 }
 
+func disconnect(clients []*reader) error {
+	var errs []error
+	for _, c := range clients {
+		errs = append(errs, unix.Close(c.fd))
+	}
+	return errors.Join(errs...)
+}
+
+// drive has clients read until the end, on this goroutine.
+func drive(ctx context.Context, clients []*reader, end time.Time) error {
+	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(poll)
+	now := time.Now()
+	for i, c := range clients {
+		if err := unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}); err != nil {
+			return err
+		}
+		if err := c.request(now); err != nil {
+			return err
+		}
+	}
+	ready := make([]unix.EpollEvent, len(clients))
+	for reading := len(clients); reading > 0; {
+		n, err := unix.EpollWait(poll, ready, 1000)
+		if err != nil && err != unix.EINTR {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		for _, e := range ready[:max(n, 0)] {
+			c := clients[e.Fd]
+			whole, err := c.receive()
+			if err != nil {
+				return err
+			}
+			if !whole {
+				continue
+			}
+			now = time.Now()
+			c.latencies = append(c.latencies, now.Sub(c.began))
+			if now.After(end) {
+				reading--
+				continue
+			}
+			if err := c.request(now); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // jump goes to a random place that is a multiple of the request's length.
-func (c *client) jump() {
+func (c *reader) jump() {
 	c.block = firstID + c.rng.Int64N(int64(c.sz.blocks))
 	c.offset = c.rng.Int64N(int64(c.sz.blockLen/c.load.length)) * int64(c.load.length)
 	c.inRow = 0
 }
 
 // advance goes to where the next request reads.
-func (c *client) advance() {
+func (c *reader) advance() {
 	c.inRow++
 	if c.load.order == random || c.load.order == sequential && c.inRow == 64 {
 		c.jump()
@@ -161,89 +228,103 @@ func (c *client) advance() {
 	}
 }
 
-func (c *client) readUntil(end time.Time) {
-	for now := time.Now(); now.Before(end) && c.err == nil; {
-		c.err = c.read()
-		done := time.Now()
-		c.latencies = append(c.latencies, done.Sub(now))
-		now = done
+// read does one request, and waits for the answer.
+func (c *reader) read() error {
+	if err := c.request(time.Now()); err != nil {
+		return err
+	}
+	for {
+		p := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}
+		if _, err := unix.Poll(p, -1); err != nil && err != unix.EINTR {
+			return err
+		}
+		if whole, err := c.receive(); whole || err != nil {
+			return err
+		}
 	}
 }
 
-// read does one request. The status of the one before goes along, which leaves
-// the CPUs to the server, and so does verifying only one packet in 64.
-func (c *client) read() error {
+// request sends a request, together with the status of the one before.
+func (c *reader) request(now time.Time) error {
 	req := packet.ReadBlock{
 		Block: packet.Block{Pool: peer.Pool, ID: c.block, Stamp: stamp}, ClientName: "bench",
 		Offset: c.offset, Length: int64(c.load.length), SendChecksums: true,
 	}
 	c.out = req.Append(c.out)
-	if err := c.rest(); err != nil {
-		return err
-	}
-	length, err := binary.ReadUvarint(c.in)
-	if err != nil {
-		return err
-	}
-	if b, err := c.in.Peek(2); err != nil || b[0] != 8 || b[1] != byte(packet.Success) {
-		return fmt.Errorf("response begins with %x, error %v", b, err)
-	}
-	if _, err := c.in.Discard(int(length)); err != nil {
-		return err
-	}
-	got := 0
-	for {
-		h, n, err := c.packet()
-		if err != nil {
-			return err
-		}
-		if h.Offset != c.offset+int64(got) {
-			return fmt.Errorf("a packet at %d, want %d", h.Offset, c.offset+int64(got))
-		}
-		got += h.DataLen
-		if _, err := c.in.Discard(n); err != nil {
-			return err
-		}
-		if h.Last {
-			break
-		}
-	}
-	if got != c.load.length {
-		return fmt.Errorf("%d bytes came, want %d", got, c.load.length)
-	}
-	c.out = packet.AppendReadStatus(c.out, packet.ChecksumOK)
-	c.advance()
-	return nil
+	c.began = now
+	return c.send()
 }
 
-// rest sends what is to be sent.
-func (c *client) rest() error {
-	_, err := c.conn.Write(c.out)
+// send sends what is to be sent. It is short, and the socket has taken everything
+// before.
+func (c *reader) send() error {
+	n, err := unix.Write(c.fd, c.out)
+	if err == nil && n < len(c.out) {
+		err = io.ErrShortWrite
+	}
 	c.out = c.out[:0]
 	return err
 }
 
-// packet returns the header and the length of the next packet, which is left in
-// the reader.
-func (c *client) packet() (h packet.Header, length int, err error) {
-	b, err := c.in.Peek(6)
-	if err != nil {
-		return h, 0, err
+// receive takes what has come of an answer, and reports whether that is all of
+// it.
+func (c *reader) receive() (whole bool, err error) {
+	n, err := unix.Read(c.fd, c.room[len(c.in):])
+	switch {
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return false, nil
+	case err != nil:
+		return false, err
+	case n == 0:
+		return false, io.ErrUnexpectedEOF
 	}
-	plen, hlen := int(binary.BigEndian.Uint32(b)), int(binary.BigEndian.Uint16(b[4:]))
-	length = 2 + hlen + plen
-	if b, err = c.in.Peek(6 + hlen); err != nil {
-		return h, 0, err
+	c.in = c.room[:len(c.in)+n]
+	whole, err = c.check()
+	if whole {
+		c.out = packet.AppendReadStatus(c.out, packet.ChecksumOK)
+		c.advance()
+		c.in = nil
 	}
-	if h, err = packet.ParseHeader(b[6:]); err != nil {
-		return h, 0, err
+	return whole, err
+}
+
+// check reports whether the answer is complete. Of 64 packets one is verified.
+func (c *reader) check() (whole bool, err error) {
+	length, n := binary.Uvarint(c.in)
+	if n <= 0 || len(c.in) < n+max(int(length), 2) {
+		return false, nil
 	}
-	if c.count++; c.count%64 == 0 && h.DataLen > 0 {
-		if b, err = c.in.Peek(length); err != nil {
-			return h, 0, err
+	if c.in[n] != 8 || c.in[n+1] != byte(packet.Success) {
+		return false, fmt.Errorf("the response is %x", c.in[n:n+int(length)])
+	}
+	got := 0
+	for b := c.in[n+int(length):]; len(b) >= 6; {
+		plen, hlen := int(binary.BigEndian.Uint32(b)), int(binary.BigEndian.Uint16(b[4:]))
+		if len(b) < 2+hlen+plen {
+			return false, nil
 		}
-		sums, data := b[6+hlen:length-h.DataLen], b[length-h.DataLen:]
-		err = crc.Chunks{}.Verify(data, sums, h.Offset)
+		h, err := packet.ParseHeader(b[6 : 6+hlen])
+		if err != nil {
+			return false, err
+		}
+		body := b[6+hlen : 2+hlen+plen]
+		b = b[2+hlen+plen:]
+		if h.Offset != c.offset+int64(got) {
+			return false, fmt.Errorf("a packet at %d, want %d", h.Offset, c.offset+int64(got))
+		}
+		got += h.DataLen
+		if h.Last {
+			if got != c.load.length || len(b) > 0 {
+				return false, fmt.Errorf("%d bytes came and %d more, want %d", got, len(b), c.load.length)
+			}
+			return true, nil
+		}
+		if c.count++; c.count%64 == 0 {
+			sums := len(body) - h.DataLen
+			if err := (crc.Chunks{}).Verify(body[sums:], body[:sums], h.Offset); err != nil {
+				return false, err
+			}
+		}
 	}
-	return h, length, err
+	return false, nil
 }

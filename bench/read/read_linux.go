@@ -31,13 +31,14 @@ type size struct {
 	blocks, blockLen int
 	loads            []load
 	idle             int // connections
+	others           int // puts and gets beside hostile peers
 }
 
 func run(ctx context.Context, quick bool, r *lab.Report) error {
 	if IsServer() {
 		return Serve()
 	}
-	sz := size{rounds: 3, sample: time.Second, blocks: 16, blockLen: 64 << 20, idle: 2000}
+	sz := size{rounds: 3, sample: time.Second, blocks: 16, blockLen: 64 << 20, idle: 2000, others: 300}
 	for _, length := range []int{4 << 10, 64 << 10} {
 		for _, order := range []string{random, sequential, scan} {
 			for _, clients := range []int{1, 16, 64, 256} {
@@ -46,7 +47,7 @@ func run(ctx context.Context, quick bool, r *lab.Report) error {
 		}
 	}
 	if quick {
-		sz.rounds, sz.sample, sz.blockLen = 4, 500*time.Millisecond, 16<<20
+		sz.rounds, sz.sample, sz.blockLen, sz.others = 4, 500*time.Millisecond, 16<<20, 150
 		sz.loads = []load{{random, 4 << 10, 64}, {scan, 64 << 10, 64}, {random, 4 << 10, 256}}
 	}
 	return measure(ctx, sz, r)
@@ -163,7 +164,7 @@ func measure(ctx context.Context, sz size, r *lab.Report) (err error) {
 	threads := float64(rows[name(load{random, 4 << 10, 256}, multiplexed)].threads)
 	r.Metric("256clients/os-threads", threads)
 	r.Target("256clients/os-threads", "<=16", threads)
-	return nil
+	return measureHostile(ctx, servers[multiplexed], dir, sz, r)
 }
 
 func (row *row) add(o observation) {

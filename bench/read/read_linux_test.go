@@ -28,14 +28,14 @@ func TestMain(m *testing.M) {
 func TestExperiment(t *testing.T) {
 	r := lab.NewReport("read", io.Discard)
 	sz := size{
-		rounds: 1, sample: 50 * time.Millisecond, blocks: 3, blockLen: 1 << 20, idle: 20,
+		rounds: 1, sample: 50 * time.Millisecond, blocks: 3, blockLen: 1 << 20, idle: 20, others: 5,
 		loads: []load{{random, 4 << 10, 64}, {sequential, 4 << 10, 3}, {scan, 64 << 10, 64}, {random, 4 << 10, 256}},
 	}
 	if err := measure(context.Background(), sz, r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Targets) != 6 {
-		t.Errorf("%d targets, want 6", len(r.Targets))
+	if len(r.Targets) != 8 {
+		t.Errorf("%d targets, want 8", len(r.Targets))
 	}
 	if err := r.WriteJSON(io.Discard); err != nil {
 		t.Error(err)

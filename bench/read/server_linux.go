@@ -68,6 +68,11 @@ func Serve() error {
 		}
 		s := datanode.NewServer(store, datanode.ServerConfig{KeepAlive: time.Minute})
 		go s.Serve(l)
+		also, err := net.Listen("unix", socketPath(dir))
+		if err != nil {
+			return err
+		}
+		go s.Serve(also)
 		end = func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
