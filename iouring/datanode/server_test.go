@@ -644,3 +644,50 @@ func TestServerLimits(t *testing.T) {
 		p.eof()
 	})
 }
+
+// An ack takes no memory, from whichever node: there is one for every packet.
+func TestServerAckAllocations(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	server := NewServer(s, ServerConfig{})
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := dial(t, l.Addr())
+	nc, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		buf := make([]byte, 4096)
+		for {
+			if _, err := p.Read(buf); err != nil {
+				return
+			}
+		}
+	}()
+	c := &conn{server: server, Conn: nc}
+	c.out.init(nc, false)
+	session := &writeSession{conn: c, ctx: bg, pending: make([]pendingAck, 0, 8)}
+	for _, lost := range []bool{false, true} {
+		session.lost = lost
+		if n := testing.AllocsPerRun(100, func() {
+			for i := range int64(4) {
+				session.pending = append(session.pending, pendingAck{seqno: i})
+			}
+			session.done = 3
+			if err := session.sendLocked(); err != nil {
+				t.Fatal(err)
+			}
+			session.pending = session.pending[:0]
+		}); n > 0 {
+			t.Errorf("three acks take %v allocations", n)
+		}
+	}
+	nc.Close()
+	<-drained
+}

@@ -117,6 +117,8 @@ type writeSession struct {
 	lost    bool         // the mirror is: nothing comes from it any more
 	last    *packet.Ack  // what the mirror says of the last packet
 	stopped error        // why the session is over, if it is
+	acks    []byte       // as they are sent
+	ownAck  packet.Ack
 }
 
 // A pendingAck is a packet that is not acknowledged yet: it is dealt with when
@@ -432,19 +434,27 @@ func (s *writeSession) sendLocked() error {
 	if s.done == 0 || s.mirror != nil && s.ctx.Err() != nil {
 		return nil // the mirror was let go of by this node
 	}
-	var acks []byte
+	s.acks = s.acks[:0]
 	for _, p := range s.pending[:s.done] {
-		acks = s.own(p.seqno, packet.Success).Append(acks)
+		s.acks = s.own(p.seqno, packet.Success).Append(s.acks)
 	}
 	n := s.done
 	s.pending, s.done = slices.Delete(s.pending, 0, n), 0
 	s.conn.server.stats.Add(statAcks, int64(n))
-	return s.conn.send(acks)
+	return s.conn.send(s.acks)
 }
 
-// own returns an ack without what the mirror says of the packet.
+// sendAck sends one ack. The caller holds s.mu.
+func (s *writeSession) sendAck(ack *packet.Ack) error {
+	s.acks = ack.Append(s.acks[:0])
+	return s.conn.send(s.acks)
+}
+
+// own returns an ack without what the mirror says of the packet, good until the
+// next call. The caller holds s.mu.
 func (s *writeSession) own(seqno int64, status packet.Status) *packet.Ack {
-	ack := &packet.Ack{Seqno: seqno, Replies: []packet.Status{status}, Flags: []uint32{uint32(status)}}
+	ack := &s.ownAck
+	ack.Seqno, ack.Replies, ack.Flags = seqno, append(ack.Replies[:0], status), append(ack.Flags[:0], uint32(status))
 	if s.lost {
 		ack.Replies, ack.Flags = append(ack.Replies, packet.Error), append(ack.Flags, uint32(packet.Error))
 	}
@@ -477,7 +487,7 @@ func (s *writeSession) respond() {
 func (s *writeSession) combine(ack *packet.Ack) error {
 	ack.Replies, ack.Flags = s.combined(ack)
 	if ack.Seqno == packet.UnknownSeqno { // out of band
-		_ = s.conn.send(ack.Append(nil))
+		_ = s.sendAck(ack)
 		return nil
 	}
 	if len(s.pending) == 0 || s.pending[0].seqno != ack.Seqno {
@@ -508,7 +518,7 @@ func (s *writeSession) combine(ack *packet.Ack) error {
 	}
 	s.pending, s.done = slices.Delete(s.pending, 0, 1), s.done-1
 	s.conn.server.stats.Add(statAcks, 1)
-	if err := s.conn.send(ack.Append(nil)); err != nil {
+	if err := s.sendAck(ack); err != nil {
 		s.stop(err)
 	}
 	return nil
@@ -573,7 +583,7 @@ func (s *writeSession) finish(sync bool) error {
 	}
 	s.pending, s.done = nil, 0
 	s.conn.server.stats.Add(statAcks, 1)
-	return s.conn.send(ack.Append(nil))
+	return s.sendAck(ack)
 }
 
 // await acknowledges everything before the last packet, and waits until the
@@ -694,7 +704,7 @@ func (s *writeSession) fail(err error) {
 	if status != packet.ErrorChecksum && len(s.pending) > s.done {
 		seqno = s.pending[s.done].seqno // not written either
 	}
-	s.answered = s.conn.send(s.own(seqno, status).Append(nil)) == nil
+	s.answered = s.sendAck(s.own(seqno, status)) == nil
 }
 
 // farewell tells a client that this node goes away and may come back, so that it
@@ -706,7 +716,7 @@ func (s *writeSession) farewell() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ack := packet.Ack{Seqno: packet.UnknownSeqno, Replies: []packet.Status{packet.OOBRestart}, Flags: []uint32{uint32(packet.OOBRestart)}}
-	s.answered = s.conn.send(ack.Append(nil)) == nil
+	s.answered = s.sendAck(&ack) == nil
 }
 
 // end logs that the writer could not be ended.
