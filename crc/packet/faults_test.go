@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -261,5 +263,70 @@ func TestNodeRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		conn.Close()
+	}
+}
+
+// A name node hears only of a pipeline that stands, and before packets go to it.
+func TestRecovered(t *testing.T) {
+	refuse := func(c io.ReadWriteCloser) error {
+		defer c.Close()
+		if _, err := ReadRequest(bufio.NewReader(c), 0); err != nil {
+			return err
+		}
+		no := BlockOpResponse{Status: Error, HasFirstBadLink: true}
+		_, err := c.Write(no.Append(nil))
+		return err
+	}
+	failed := errors.New("the name node is away")
+	for _, answer := range []error{nil, failed} {
+		checkLeaks(t, nil)
+		lost := false
+		n := &node{behave: func(_ int, h Header) action {
+			drop := h.Seqno == 1 && !lost
+			lost = lost || drop
+			return action{drop: drop, before: true}
+		}}
+		conn, served := dial(t, "tcp", n.serve)
+		var events []string
+		w, err := NewWriter(deadline(t), conn, createRequest(1<<20), WriterConfig{
+			Recover: func(_ context.Context, f *WriteError) (io.ReadWriteCloser, WriteBlock, error) {
+				req := createRequest(1 << 20)
+				req.Stage, req.LatestStamp = SetupStreamingRecovery, 1001+int64(len(events))+1
+				req.MinBytesRcvd, req.MaxBytesRcvd = f.Acked, f.Sent
+				events = append(events, fmt.Sprintf("recover %d", req.LatestStamp))
+				if len(events) == 1 {
+					<-served
+					conn, _ := dial(t, "tcp", refuse)
+					return conn, req, nil
+				}
+				var conn net.Conn
+				conn, served = dial(t, "tcp", n.serve)
+				return conn, req, nil
+			},
+			Recovered: func(_ context.Context, b Block) error {
+				events = append(events, fmt.Sprintf("recovered %d, %d bytes", b.Stamp, b.NumBytes))
+				if !bytes.Equal(n.block[:b.NumBytes], pattern(700, 1)[:b.NumBytes]) || len(n.block) > 700 {
+					t.Errorf("%d bytes have arrived already", len(n.block))
+				}
+				return answer
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Write(pattern(1500, 1)[:700])
+		if err := w.Flush(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		w.Write(pattern(1500, 1)[700:])
+		err = w.Close()
+		if !errors.Is(err, answer) {
+			t.Errorf("closed with %v, want %v", err, answer)
+		}
+		if want := []string{"recover 1002", "recover 1003", "recovered 1003, 700 bytes"}; !slices.Equal(events, want) {
+			t.Errorf("%q, want %q", events, want)
+		}
+		if err := <-served; answer == nil && (err != nil || !bytes.Equal(n.block, pattern(1500, 1)) || w.Block().Stamp != 1003) {
+			t.Errorf("%d bytes, stamp %d, %v", len(n.block), w.Block().Stamp, err)
+		}
 	}
 }

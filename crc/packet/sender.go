@@ -297,6 +297,14 @@ func (w *Writer) recover(cause error) (*pipeline, error) {
 			continue
 		}
 		pipe.names = names
+		if w.cfg.Recovered != nil {
+			b := request.Block
+			b.Stamp, b.NumBytes = request.LatestStamp, failure.Acked
+			if err := w.cfg.Recovered(w.ctx, b); err != nil {
+				pipe.conn.Close()
+				return nil, err
+			}
+		}
 		w.mu.Lock()
 		w.request, w.pipe, w.sent = request, pipe, 0
 		failed := w.err

@@ -59,6 +59,13 @@ type WriterConfig struct {
 	// stage that follows. Packets that are not acked are sent again, unchanged.
 	// nil means that every failure is final.
 	Recover func(ctx context.Context, failure *WriteError) (io.ReadWriteCloser, WriteBlock, error)
+
+	// Recovered is told of the block as it is in a pipeline of Recover's that
+	// has been opened, before packets go to it. Now a name node may learn of the
+	// new generation stamp (ClientProtocol.updatePipeline); if it did when no
+	// datanode has it, and the pipeline is not opened, the block could not be
+	// recovered again. An error is final. nil means that nobody is told.
+	Recovered func(ctx context.Context, b Block) error
 }
 
 // A Writer writes one block to a pipeline. It packs what it is given into
