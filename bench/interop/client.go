@@ -9,12 +9,14 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
-	"time"
 
 	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
+	"github.com/blockpath/blockpath/iouring/datanode"
 )
 
 var clientChecks = []check{
@@ -22,58 +24,109 @@ var clientChecks = []check{
 	{"peer/Hadoop's writer to us", hadoopWrites},
 }
 
-// hadoopReads lets Hadoop's BlockReaderRemote read ranges of blocks from a node
-// of ours.
+// A stored block is one that a node of ours has.
+type stored struct {
+	shape
+	id   int64
+	data []byte
+}
+
+// hadoopReads lets Hadoop's BlockReaderRemote read from "blockpath serve": from
+// every boundary of a block, its chunks and its packets to every other one,
+// verified and not, at once and in pieces.
 func hadoopReads(t *trial) (err error) {
-	own, err := startOwnNode(t.dir)
+	command, err := buildCommand(filepath.Join(t.dir, "bin"))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, own.close()) }()
-	id := int64(0)
+	dir := filepath.Join(t.dir, "data")
+	blocks, err := t.store(dir)
+	if err != nil {
+		return err
+	}
+	node, err := startServe(command, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, node.stop()) }()
 	reused := 0
+	for _, b := range blocks {
+		ranges := b.ranges()
+		for range t.times(5) {
+			from := t.rng.IntN(b.length)
+			ranges = append(ranges, [2]int{from, 1 + from + t.rng.IntN(b.length-from)})
+		}
+		for i, r := range ranges {
+			from, n := r[0], r[1]-r[0]
+			piece := n
+			if i%3 == 2 {
+				piece = 1 + max(n/7, t.rng.IntN(n))
+			}
+			answer, refused := t.ask("reader.read", hadoop.NodeText(node.info()), hadoop.Text(pool), b.id, 1001, b.length, from, n, i%4 != 3, piece)
+			if refused != nil {
+				t.disagree("%v: %d bytes from %d: %v", b.shape, n, from, refused)
+				continue
+			}
+			t.same(fmt.Sprintf("%d %x", n, sha256.Sum256(b.data[from:from+n])), strings.Join(answer[:2], " "), "%v: %d bytes from %d, %d at a time", b.shape, n, from, piece)
+			if answer[2] == "true" {
+				reused++
+			}
+		}
+		// beyond the end, and a block that is not there
+		for _, q := range [][3]int64{{b.id, 0, int64(b.length) + 1}, {b.id, int64(b.length) + 1, 1}, {b.id + 1<<40, 0, 1}} {
+			if answer, refused := t.ask("reader.read", hadoop.NodeText(node.info()), hadoop.Text(pool), q[0], 1001, b.length, q[1], q[2], true, q[2]); refused == nil {
+				t.disagree("%v: block %d, %d bytes from %d: %v", b.shape, q[0], q[2], q[1], answer)
+			} else {
+				t.same(strings.HasPrefix(refused.Exception, "IOException: Got error, status"), true, "%v: refusal: %v", b.shape, refused)
+			}
+		}
+	}
+	t.same(reused > 0, true, "a connection carries several requests")
+	return nil
+}
+
+// store lets our store write blocks to dir.
+func (t *trial) store(dir string) (blocks []stored, err error) {
+	store, err := datanode.OpenStore(datanode.StoreConfig{Dirs: []string{dir}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
 	for _, k := range []crc.Kind{crc.CRC32C, crc.CRC32, crc.None} {
 		for _, size := range []int{512, 4096, 7, 1} {
 			for _, length := range []int{1, 511, 512, 513, 65536, 1<<20 + 77} {
 				if size == 1 && length > 65536 {
 					continue
 				}
-				id++
-				data := t.bytes(length)
-				r, err := t.write(own.store, id, crc.Chunks{Kind: k, Size: size}, data)
-				if err != nil {
-					return err
+				b := stored{shape{crc.Chunks{Kind: k, Size: size}, length}, int64(len(blocks) + 1), t.bytes(length)}
+				if _, err := t.write(store, b.id, b.Chunks, b.data); err != nil {
+					return nil, err
 				}
-				what := fmt.Sprintf("%v/%d, %d bytes", k, size, length)
-				for i := range 12 {
-					from := t.rng.IntN(length)
-					n := 1 + t.rng.IntN(length-from)
-					if i == 0 {
-						from, n = 0, length
-					}
-					answer, refused := t.ask("reader.read", hadoop.NodeText(own.info()), hadoop.Text(pool), id, 1001, length, from, n, i%4 != 3)
-					if refused != nil {
-						t.disagree("%s: %d bytes from %d: %v", what, n, from, refused)
-						continue
-					}
-					t.same(fmt.Sprintf("%d %x", n, sha256.Sum256(data[from:from+n])), strings.Join(answer[:2], " "), "%s: %d bytes from %d of %s", what, n, from, filepath.Base(r.block))
-					if answer[2] == "true" {
-						reused++
-					}
-				}
-				// beyond the end, and a block that is not there
-				for _, q := range [][3]int64{{id, 0, int64(length) + 1}, {id, int64(length) + 1, 1}, {id + 1<<40, 0, 1}} {
-					if answer, refused := t.ask("reader.read", hadoop.NodeText(own.info()), hadoop.Text(pool), q[0], 1001, length, q[1], q[2], true); refused == nil {
-						t.disagree("%s: block %d, %d bytes from %d: %v", what, q[0], q[2], q[1], answer)
-					} else {
-						t.same(strings.HasPrefix(refused.Exception, "IOException: Got error, status"), true, "%s: hadoop.Refusal: %v", what, refused)
-					}
-				}
+				blocks = append(blocks, b)
 			}
 		}
 	}
-	t.same(reused > 0, true, "a connection carries several requests")
-	return nil
+	return blocks, nil
+}
+
+// ranges returns from where to where to read: from every boundary to every later
+// one, of a long block only between some.
+func (b stored) ranges() (all [][2]int) {
+	const packetData = 252 << 10 // of a packet, if chunks have 512 bytes
+	var bounds []int
+	for _, at := range []int{0, 1, b.Size - 1, b.Size, b.Size + 1, b.length / 2, packetData - 1, packetData, packetData + 1, b.length - b.Size, b.length - 1, b.length} {
+		if at >= 0 && at <= b.length {
+			bounds = append(bounds, at)
+		}
+	}
+	slices.Sort(bounds)
+	bounds = slices.Compact(bounds)
+	for i, from := range bounds {
+		for _, to := range bounds[i+1:] {
+			all = append(all, [2]int{from, to})
+		}
+	}
+	return all
 }
 
 // A javaFile is a file that Hadoop's client writes.
@@ -82,7 +135,8 @@ type javaFile struct {
 	name     string
 	settings []string // of the client, KEY=VALUE
 	flushes  []int    // offsets at which to hflush, every second time hsync
-	idle     time.Duration
+	beats    int      // after each flush it is idle until so many heartbeats are acked
+	ahead    int      // so many packets have to be under way before the first is acked
 }
 
 func (f javaFile) String() string {
@@ -99,21 +153,26 @@ func hadoopWrites(t *trial) (err error) {
 	defer func() { err = errors.Join(err, own.close()) }()
 	const mib = 1 << 20
 	c := func(k crc.Kind, size int) crc.Chunks { return crc.Chunks{Kind: k, Size: size} }
+	const packetSize = "dfs.client-write-packet-size="
+	// A client's buffers are managed as the first client of its context was told.
+	const byteArrays = "dfs.client.write.byte-array-manager."
+	managed := []string{"dfs.client.context=managed", byteArrays + "enabled=true", byteArrays + "count-threshold=4", byteArrays + "count-limit=16"}
 	for _, f := range []javaFile{
-		{fileShape{c(crc.CRC32C, 512), mib, 3*mib + 77}, "blocks", nil, nil, 0},
-		{fileShape{c(crc.CRC32, 512), mib, 3*mib + 77}, "crc32", nil, nil, 0},
-		{fileShape{c(crc.None, 512), mib, mib + 1}, "none", nil, nil, 0},
-		{fileShape{c(crc.CRC32C, 512), mib, mib}, "full", nil, nil, 0},
-		{fileShape{c(crc.CRC32C, 512), mib, 1}, "byte", nil, nil, 0},
-		{fileShape{c(crc.CRC32C, 4096), mib, mib + 4097}, "chunks-4096", nil, []int{5000}, 0},
-		{fileShape{c(crc.CRC32, 7), 7000, 7100}, "chunks-7", nil, []int{3, 8, 50, 7005}, 0},
-		{fileShape{c(crc.CRC32C, 512), mib, 2*mib + 300000}, "flushed", nil, []int{1, 100, 512, 700, 701, 66000, 66000, 200000, 200512, mib, mib + 10, 2*mib + 513}, 0},
-		{fileShape{c(crc.CRC32C, 512), 16 * mib, 9*mib + 5}, "packets-1m", []string{"dfs.client-write-packet-size=1048576"}, nil, 0},
-		{fileShape{c(crc.CRC32C, 512), 16 * mib, 9 * mib}, "packets-small", []string{"dfs.client-write-packet-size=1024"}, nil, 0},
-		{fileShape{c(crc.CRC32C, 512), 16 * mib, 9*mib + 5}, "byte-arrays", []string{
-			"dfs.client.write.byte-array-manager.enabled=true", "dfs.client.write.byte-array-manager.count-threshold=4", "dfs.client.write.byte-array-manager.count-limit=16",
-		}, []int{mib + 3}, 0},
-		{fileShape{c(crc.CRC32C, 512), mib, 5000}, "heartbeats", []string{"dfs.client.socket-timeout=1000"}, []int{700, 1500}, 1200 * time.Millisecond},
+		{fileShape: fileShape{c(crc.CRC32C, 512), mib, 3*mib + 77}, name: "blocks"},
+		{fileShape: fileShape{c(crc.CRC32, 512), mib, 3*mib + 77}, name: "crc32"},
+		{fileShape: fileShape{c(crc.None, 512), mib, mib + 1}, name: "none"},
+		{fileShape: fileShape{c(crc.CRC32C, 512), mib, mib}, name: "full"},
+		{fileShape: fileShape{c(crc.CRC32C, 512), mib, 1}, name: "byte"},
+		{fileShape: fileShape{c(crc.CRC32C, 4096), mib, mib + 4097}, name: "chunks-4096", flushes: []int{5000}},
+		{fileShape: fileShape{c(crc.CRC32, 7), 7000, 7100}, name: "chunks-7", flushes: []int{3, 8, 50, 7005}},
+		{fileShape: fileShape{c(crc.CRC32C, 512), mib, 2*mib + 300000}, name: "flushed", flushes: []int{1, 100, 512, 700, 701, 66000, 66000, 200000, 200512, mib, mib + 10, 2*mib + 513}},
+		{fileShape: fileShape{c(crc.CRC32C, 512), 16 * mib, 9*mib + 5}, name: "packets-1m", settings: []string{packetSize + "1048576"}},
+		{fileShape: fileShape{c(crc.CRC32C, 512), 16 * mib, 3*mib + 5}, name: "packets-128k", settings: []string{packetSize + "131072"}},
+		{fileShape: fileShape{c(crc.CRC32C, 512), 16 * mib, 2 * mib}, name: "packets-small", settings: []string{packetSize + "1024"}, ahead: aheadPackets},
+		{fileShape: fileShape{c(crc.CRC32, 512), 16 * mib, 9*mib + 5}, name: "ahead", ahead: aheadPackets},
+		{fileShape: fileShape{c(crc.CRC32C, 512), 16 * mib, 9*mib + 5}, name: "byte-arrays", settings: managed, flushes: []int{mib + 3}},
+		{fileShape: fileShape{c(crc.CRC32C, 512), 16 * mib, 20*mib + 5}, name: "byte-arrays-1m", settings: append([]string{packetSize + "1048576"}, managed...)},
+		{fileShape: fileShape{c(crc.CRC32C, 512), mib, 5000}, name: "heartbeats", settings: []string{"dfs.client.socket-timeout=1000"}, flushes: []int{700, 1500}, beats: 2},
 	} {
 		if err := t.javaWrites(f, own); err != nil {
 			return err
@@ -122,13 +181,36 @@ func hadoopWrites(t *trial) (err error) {
 	return nil
 }
 
-func (t *trial) javaWrites(f javaFile, own *ownNode) error {
-	args := []any{hadoop.NodeText(own.info())}
+// packetLen is how long the client's packets are, by its settings.
+func (f javaFile) packetLen() int {
+	size := packet.DefaultPacketSize
+	for _, s := range f.settings {
+		if n, ok := strings.CutPrefix(s, "dfs.client-write-packet-size="); ok {
+			size, _ = strconv.Atoi(n)
+		}
+	}
+	n := min(packet.PacketChunks(size, f.Chunks)*f.Size, f.blockSize)
+	return 31 + n + f.SumsLen(n)
+}
+
+func (t *trial) javaWrites(f javaFile, own *ownNode) (err error) {
+	between, err := startTap(own.addr.String())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, between.close()) }()
+	args := []any{hadoop.NodeText(between.before(own.info()))}
 	for _, s := range f.settings {
 		args = append(args, s)
 	}
 	if _, refused := t.ask("client.start", args...); refused != nil {
 		return refused
+	}
+	between.holdUntil(f.ahead)
+	if answer, refused := t.ask("client.byteArrays"); refused != nil {
+		return refused
+	} else if slices.Contains(f.settings, "dfs.client.context=managed") {
+		t.same(answer[0], "Impl", "%v: manager of its buffers", f)
 	}
 	path := hadoop.Text("/" + f.name)
 	if _, refused := t.ask("client.create", path, hadoopKind(f.Kind), f.Size, f.blockSize); refused != nil {
@@ -150,7 +232,9 @@ func (t *trial) javaWrites(f javaFile, own *ownNode) error {
 		if err := t.flushed(f, path, own, to); err != nil {
 			return err
 		}
-		time.Sleep(f.idle)
+		if err := between.wait(func(seen traffic) bool { return seen.beats >= f.beats*(i+1) }); err != nil {
+			return fmt.Errorf("%v: acks of heartbeats: %w", f, err)
+		}
 	}
 	if _, refused := t.ask("client.write", data[at:]); refused != nil {
 		t.disagree("%v: write: %v", f, refused)
@@ -160,18 +244,40 @@ func (t *trial) javaWrites(f javaFile, own *ownNode) error {
 		t.disagree("%v: close: %v", f, refused)
 		return nil
 	}
+	seen := between.traffic()
+	t.same(seen.refused, 0, "%v: packets refused", f)
+	syncs := 0
+	for i, to := range f.flushes {
+		if i%2 == 1 && to%f.blockSize != 0 { // at the end of a block Hadoop's client has nothing more to say
+			syncs++
+		}
+	}
+	t.same(seen.syncs, syncs, "%v: packets that ask for a sync", f)
+	if f.length > 2*f.packetLen() && len(f.flushes) == 0 {
+		t.same(f.packetLen(), seen.longest, "%v: longest packet", f)
+	}
+	if f.ahead > 0 { // it waits when more are queued
+		t.same(seen.most == f.ahead || seen.most == f.ahead+1, true, "%v: packets under way together: %d", f, seen.most)
+	}
 	return t.judgeJavaFile(f, path, own)
 }
 
-// flushed reads the block that Hadoop's client is writing with our reader:
-// everything up to the flush is there.
+// flushed reads the block that Hadoop's client is writing with Hadoop's reader
+// and ours: everything up to the flush is there.
 func (t *trial) flushed(f javaFile, hexPath string, own *ownNode, n int) error {
 	blocks, err := t.clientBlocks(hexPath)
 	if err != nil {
 		return err
 	}
 	start := (len(blocks) - 1) * f.blockSize
-	got, err := own.read(blocks[len(blocks)-1], n-start)
+	b := blocks[len(blocks)-1]
+	answer, refused := t.ask("reader.read", hadoop.NodeText(own.info()), hadoop.Text(b.Pool), b.ID, b.Stamp, n-start, 0, n-start, true, n-start)
+	if refused != nil {
+		t.disagree("%v: Hadoop's read up to the flush at %d: %v", f, n, refused)
+	} else {
+		t.same(fmt.Sprintf("%d %x", n-start, sha256.Sum256(f.data()[start:n])), strings.Join(answer[:2], " "), "%v: what is flushed at %d", f, n)
+	}
+	got, err := own.read(b, n-start)
 	if err != nil {
 		t.disagree("%v: read up to the flush at %d: %v", f, n, err)
 		return nil

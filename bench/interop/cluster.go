@@ -22,7 +22,6 @@ import (
 var clusterChecks = []check{
 	{"peer/our writer to Hadoop's datanode", writerToDatanode},
 	{"peer/our writer: append", writerAppends},
-	{"peer/our writer: a datanode dies", writerRecovers},
 	{"peer/our reader from Hadoop", readerFromDatanode},
 }
 
@@ -393,117 +392,6 @@ func writerAppends(t *trial) (err error) {
 	return nil
 }
 
-// writerRecovers stops one datanode of a pipeline after another in mid-block.
-// The rest of the pipeline must go on where it was.
-func writerRecovers(t *trial) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := t.startCluster(); err != nil {
-		return err
-	}
-	for victim := range clusterNodes {
-		const size = 4 << 20
-		f := goFile{
-			fileShape{crc.Chunks{Kind: crc.CRC32C, Size: 512}, 8 << 20, size + 77},
-			fmt.Sprintf("recovered-%d", victim), packet.DefaultPacketSize, clusterNodes, nil,
-		}
-		answer, refused := t.ask("cluster.create", f.hdfsPath(), f.nodes, f.blockSize)
-		if refused != nil {
-			return refused
-		}
-		id := answer[0]
-		if answer, refused = t.ask("cluster.addBlock", f.hdfsPath(), id); refused != nil {
-			return refused
-		}
-		l := hadoop.ParseLocated(answer)
-		port := l.Nodes[victim].XferPort
-		conn, err := net.Dial("tcp", hadoop.Addr(l.Nodes[0]))
-		if err != nil {
-			return err
-		}
-		w, err := packet.NewWriter(ctx, conn, l.Request(packet.SetupCreate, int64(f.blockSize)), packet.WriterConfig{
-			StreamConfig: f.config(), Nodes: l.Addrs(),
-			Recover: func(ctx context.Context, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
-				return t.judge.nextPipeline(&l, f, port, failure)
-			},
-		})
-		if err != nil {
-			return err
-		}
-		defer w.Abort()
-		data := f.data()
-		half := size/2 + 100
-		if _, err := w.Write(data[:half]); err != nil {
-			return err
-		}
-		if err := w.Flush(ctx); err != nil {
-			return err
-		}
-		if _, err := w.Write(data[half : half+200000]); err != nil {
-			return err
-		}
-		if _, refused := t.ask("cluster.stopNode", port); refused != nil {
-			return refused
-		}
-		if _, err := w.Write(data[half+200000:]); err != nil {
-			return fmt.Errorf("%v: after node %d was stopped: %w", f, victim, err)
-		}
-		if err := w.Close(); err != nil {
-			return fmt.Errorf("%v: after node %d was stopped: %w", f, victim, err)
-		}
-		t.same(w.Stats().Recoveries > 0, true, "%v: recoveries", f)
-		l.Block = w.Block()
-		if _, refused = t.ask("cluster.complete", f.hdfsPath(), id, hadoop.BlockText(l.Block)); refused != nil {
-			return refused
-		}
-		f.nodes = len(l.Nodes)
-		if err := t.judgeFile(f, []hadoop.Located{l}, nil); err != nil {
-			return err
-		}
-		if _, refused := t.ask("cluster.startNode", port); refused != nil {
-			return refused
-		}
-	}
-	return nil
-}
-
-// nextPipeline makes a pipeline without the node that listens on port, or
-// another one that the writer blames.
-func (h *judge) nextPipeline(l *hadoop.Located, f goFile, port uint32, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
-	bad := failure.Node
-	for i, n := range l.Nodes {
-		if n.XferPort == port {
-			bad = i
-		}
-	}
-	if bad < 0 || len(l.Nodes) == 1 {
-		return nil, packet.WriteBlock{}, failure
-	}
-	next := l.Without(bad)
-	next.Block.NumBytes = failure.Acked
-	answer, err := h.Ask("cluster.newStamp", hadoop.BlockText(next.Block))
-	if err != nil {
-		return nil, packet.WriteBlock{}, err
-	}
-	stamp := hadoop.Int(answer[0])
-	if _, err = h.Ask("cluster.updatePipeline", hadoop.BlockText(next.Block), stamp, failure.Acked, hadoop.Join(next.Nodes, hadoop.NodeText), hadoop.Join(next.IDs, hadoop.Text)); err != nil {
-		return nil, packet.WriteBlock{}, err
-	}
-	stage := packet.SetupStreamingRecovery
-	if failure.Closing {
-		stage = packet.PipelineCloseRecovery
-	}
-	req := next.Request(stage, int64(f.blockSize))
-	req.LatestStamp, req.MinBytesRcvd, req.MaxBytesRcvd = stamp, failure.Acked, failure.Sent
-	conn, err := net.Dial("tcp", hadoop.Addr(next.Nodes[0]))
-	if err != nil {
-		return nil, packet.WriteBlock{}, err
-	}
-	next.Block.Stamp = stamp
-	*l = next
-	return conn, req, nil
-}
-
 // readerFromDatanode reads ranges of blocks that Hadoop's client has written
 // from Hadoop's datanode.
 func readerFromDatanode(t *trial) error {
@@ -532,7 +420,7 @@ func readerFromDatanode(t *trial) error {
 		if err != nil {
 			return err
 		}
-		for i := range 60 {
+		for i := range t.times(60) {
 			from := t.rng.IntN(len(data))
 			n := 1 + t.rng.IntN(len(data)-from)
 			if i == 0 {

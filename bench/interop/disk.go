@@ -185,10 +185,6 @@ func storeJudged(t *trial) error {
 	})
 }
 
-// everyByte is the length up to which every byte of a file is flipped; of
-// longer files only some are.
-const everyByte = 520
-
 // storeFlipped damages blocks of our store, one byte at a time. Hadoop and our
 // scrubber must both reject them.
 func storeFlipped(t *trial) error {
@@ -203,23 +199,21 @@ func storeFlipped(t *trial) error {
 			if err != nil {
 				return err
 			}
-			every := everyByte
-			if s.Size == 4096 { // verifyMeta then clears 128 MiB each time
-				every = 511
-				if s.Kind == crc.CRC32 {
-					every = 0
-				}
-			}
-			for _, at := range t.positions(int(size), every) {
-				if err := t.flip(s, r, f, at, byte(1+t.rng.IntN(255))); err != nil {
-					return err
-				}
-			}
-			if file == r.meta { // another checksum type: that of no checksum, that of the other CRC, none at all
+			header := file == r.meta && (t.full || s.Count(int64(s.length)) <= manyChunks)
+			if header {
+				// another checksum type: that of no checksum, that of the other CRC, none at all
 				for mask := range byte(3) {
 					if err := t.flip(s, r, f, 2, mask+1); err != nil {
 						return err
 					}
+				}
+			}
+			for _, at := range t.positions(s, int(size)) {
+				if file == r.meta && at < datanode.MetaHeaderLen && !header {
+					continue
+				}
+				if err := t.flip(s, r, f, at, byte(1+t.rng.IntN(255))); err != nil {
+					return err
 				}
 			}
 		}
@@ -227,19 +221,32 @@ func storeFlipped(t *trial) error {
 	})
 }
 
-// positions returns which bytes of a file to flip: of one that has at most every
-// bytes all, of others the first and the last ones and some between.
-func (t *trial) positions(size, every int) (at []int) {
-	if size <= max(every, 16) {
+// manyChunks is how many chunks a block may have whose header is damaged also in
+// a short run: then all of them are bad.
+const manyChunks = 1 << 16
+
+// positions returns which bytes of a file of a block to flip: of a short one all,
+// of others the first and the last ones and some between. They are fewer where
+// verifyMeta is slow: for chunks of 4096 bytes it clears 128 MiB each time, and
+// blocks may have millions of chunks.
+func (t *trial) positions(s shape, size int) (at []int) {
+	every, some := 64, t.times(32)
+	if t.full {
+		every = 520
+	}
+	if s.Size == 4096 || s.Count(int64(s.length)) > manyChunks {
+		every, some = every-64, some/4
+	}
+	if size <= max(every, some) {
 		for i := range size {
 			at = append(at, i)
 		}
 		return at
 	}
-	for i := range 8 {
+	for i := range some / 4 {
 		at = append(at, i, size-1-i)
 	}
-	for range 16 {
+	for range some / 2 {
 		at = append(at, t.rng.IntN(size))
 	}
 	return at

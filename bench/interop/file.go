@@ -125,7 +125,7 @@ func fileChecksums(t *trial) error {
 		if s.length < 2 || s.length > 1<<16 {
 			continue
 		}
-		for range 3 {
+		for range t.times(3) {
 			cut := s
 			cut.length = 1 + t.rng.IntN(s.length-1)
 			if err := t.sameChecksums(hadoop.Text(string(s.path())), cut, cut.length); err != nil {
@@ -235,7 +235,7 @@ func (t *trial) fileSum(s fileShape) (crc.FileSum, error) {
 
 // composedSums compares the composition of a block's chunk checksums.
 func composedSums(t *trial) error {
-	for range someValues {
+	for range t.times(someValues) {
 		c := crc.Chunks{Kind: t.kind(), Size: 1 + t.rng.IntN(1<<(1+t.rng.IntN(20)))}
 		n := int64(c.Size)*int64(t.rng.IntN(40)) + int64(1+t.rng.IntN(c.Size))
 		var sums []byte

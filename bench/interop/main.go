@@ -4,6 +4,7 @@
 // anything did not.
 //
 //	go -C bench run ./interop            every check
+//	go -C bench run ./interop -full      the same with ten times as many values, more shapes, every byte damaged
 //	go -C bench run ./interop -run disk  the checks whose name matches
 //	go -C bench run ./interop -golden    write the golden files anew
 //
@@ -27,7 +28,7 @@ import (
 )
 
 // checks in the order in which they run.
-var checks = slices.Concat(wireChecks, streamChecks, sumChecks, diskChecks, fileChecks, clusterChecks, clientChecks, nodeChecks, scanChecks, twinChecks)
+var checks = slices.Concat(wireChecks, streamChecks, sumChecks, diskChecks, fileChecks, clusterChecks, recoveryChecks, clientChecks, nodeChecks, faultChecks, scanChecks, twinChecks)
 
 func main() {
 	if err := run(); err != nil {
@@ -39,6 +40,7 @@ func main() {
 func run() error {
 	cache := flag.String("cache", filepath.Join("..", ".cache", "hadoop"), "directory for jars and classes")
 	pattern := flag.String("run", "", "regular expression: run only the checks whose name it matches")
+	full := flag.Bool("full", false, "take the time for more values, more shapes, and damage to every byte")
 	seed := flag.Uint64("seed", 1, "seed of the generated values")
 	golden := flag.Bool("golden", false, "write the golden files of the repository anew instead of checking")
 	log := flag.String("log", "OFF", "level from which on Hadoop's log is shown")
@@ -58,20 +60,20 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	h, err := startJudge(classPath, *log)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	version, err := h.Ask("version")
-	if err != nil {
-		return err
-	}
 	work, err := os.MkdirTemp("", "blockpath-interop-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
+	h, err := startJudge(classPath, work, *log)
+	if err != nil {
+		return err
+	}
+	defer h.close()
+	version, err := h.ask("version")
+	if err != nil {
+		return err
+	}
 
 	if *golden {
 		t := &trial{judge: h, rng: rand.New(rand.NewPCG(*seed, 0)), dir: filepath.Join(work, "golden")}
@@ -79,7 +81,7 @@ func run() error {
 	}
 
 	fmt.Printf("Hadoop %s on Java %s\n\n", version[0], version[1])
-	fmt.Printf("%-34s %9s %9s %9s %8s\n", "check", "agreed", "stricter", "disagreed", "seconds")
+	fmt.Printf("%-40s %9s %9s %9s %8s\n", "check", "agreed", "stricter", "disagreed", "seconds")
 	passed, failed := 0, 0
 	var strictNotes, notes []string
 	for i, c := range checks {
@@ -87,7 +89,7 @@ func run() error {
 			continue
 		}
 		t := &trial{
-			judge: h, rng: rand.New(rand.NewPCG(*seed, uint64(i))),
+			judge: h, full: *full, rng: rand.New(rand.NewPCG(*seed, uint64(i))),
 			dir: filepath.Join(work, fmt.Sprint(i)), stricter: map[string]int{}, notes: map[string]int{},
 		}
 		start := time.Now()
@@ -102,7 +104,7 @@ func run() error {
 		for text, n := range t.notes {
 			notes = append(notes, fmt.Sprintf("%s: %s (%d)", c.name, text, n))
 		}
-		fmt.Printf("%-34s %9d %9d %9d %8.1f\n", c.name, t.agreed, strict, t.disagreed, time.Since(start).Seconds())
+		fmt.Printf("%-40s %9d %9d %9d %8.1f\n", c.name, t.agreed, strict, t.disagreed, time.Since(start).Seconds())
 		for _, p := range t.problems {
 			fmt.Println("    " + p)
 		}
@@ -140,6 +142,7 @@ type check struct {
 // A trial is one run of a check.
 type trial struct {
 	judge     *judge
+	full      bool // there is time for more
 	rng       *rand.Rand
 	dir       string // a directory of its own, for those that call mkdir
 	agreed    int
@@ -168,7 +171,7 @@ func (t *trial) run(c check) (err error) {
 // ask asks Hadoop. An exception comes back as the refusal; if the JVM is gone
 // the check ends.
 func (t *trial) ask(question string, args ...any) ([]string, *hadoop.Refusal) {
-	answer, err := t.judge.Ask(question, args...)
+	answer, err := t.judge.ask(question, args...)
 	var r *hadoop.Refusal
 	if errors.As(err, &r) {
 		return nil, r
@@ -205,6 +208,14 @@ func (t *trial) same(ours, hadoops any, what string, args ...any) bool {
 	}
 	t.disagree("%s: ours %v, Hadoop's %v", fmt.Sprintf(what, args...), ours, hadoops)
 	return false
+}
+
+// times is n, or in a full run ten times as much.
+func (t *trial) times(n int) int {
+	if t.full {
+		return 10 * n
+	}
+	return n
 }
 
 func (t *trial) mkdir() error { return os.MkdirAll(t.dir, 0o755) }

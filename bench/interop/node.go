@@ -24,7 +24,8 @@ var nodeChecks = []check{
 	{"wire/transfer request: to Hadoop", transfersToHadoop},
 	{"wire/transfer request: to us", transfersToUs},
 	{"peer/Hadoop's checksums from us", hadoopChecksums},
-	{"peer/pipelines of both", mixedPipelines},
+	{"peer/our writer: pipelines of both", mixedPipelines},
+	{"peer/Hadoop's writer: pipelines of both", hadoopMixedPipelines},
 	{"peer/transfers between both", transfers},
 	{"peer/Hadoop's writer to our pipeline", hadoopPipeline},
 	{"peer/Hadoop's writer: ours restarts", hadoopWriterRestart},
@@ -42,7 +43,7 @@ func (t *trial) blockChecksum() *packet.BlockChecksum {
 }
 
 func checksumsToHadoop(t *trial) error {
-	for range someValues {
+	for range t.times(someValues) {
 		r := t.blockChecksum()
 		b := r.Append(nil)
 		answer, refused := t.ask("op.parse", b)
@@ -56,7 +57,7 @@ func checksumsToHadoop(t *trial) error {
 }
 
 func checksumsToUs(t *trial) error {
-	for range someValues {
+	for range t.times(someValues) {
 		r := t.blockChecksum()
 		b, request := t.request("op.checksum", checksumText(r))
 		if request == nil {
@@ -92,7 +93,7 @@ func (t *trial) transferBlock() *packet.TransferBlock {
 }
 
 func transfersToHadoop(t *trial) error {
-	for range someValues {
+	for range t.times(someValues) {
 		r := t.transferBlock()
 		b := r.Append(nil)
 		answer, refused := t.ask("op.parse", b)
@@ -106,7 +107,7 @@ func transfersToHadoop(t *trial) error {
 }
 
 func transfersToUs(t *trial) error {
-	for range someValues {
+	for range t.times(someValues) {
 		r := t.transferBlock()
 		b, request := t.request("op.transfer", transferText(r))
 		if request == nil {
@@ -185,7 +186,7 @@ func mixedPipelines(t *trial) (err error) {
 			{fileShape{crc32, mib, mib + 5000}, "", mib, 0, []int{77, 1000, 3000, 4097}},
 		} {
 			f.name, f.nodes = fmt.Sprintf("mixed-%d-%d", i, k), strings.Count(order, "h")
-			var own []*ownNode
+			var own ownPipeline
 			for j := range strings.Count(order, "o") {
 				n, err := startOwnNode(filepath.Join(t.dir, fmt.Sprint("own-", i, k, j)))
 				if err != nil {
@@ -205,7 +206,7 @@ func mixedPipelines(t *trial) (err error) {
 	return nil
 }
 
-func (t *trial) mixedPipeline(ctx context.Context, f goFile, order string, own []*ownNode) error {
+func (t *trial) mixedPipeline(ctx context.Context, f goFile, order string, own ownPipeline) error {
 	answer, refused := t.ask("cluster.create", f.hdfsPath(), f.nodes, f.blockSize)
 	if refused != nil {
 		return refused
@@ -218,17 +219,7 @@ func (t *trial) mixedPipeline(ctx context.Context, f goFile, order string, own [
 			return refused
 		}
 		l := hadoop.ParseLocated(answer)
-		mixed := hadoop.Located{Block: l.Block, Token: l.Token}
-		ours, theirs := 0, 0
-		for _, who := range order {
-			if who == 'o' {
-				mixed.Nodes, mixed.Types, mixed.IDs = append(mixed.Nodes, own[ours].info()), append(mixed.Types, packet.Disk), append(mixed.IDs, "DS-ours")
-				ours++
-			} else {
-				mixed.Nodes, mixed.Types, mixed.IDs = append(mixed.Nodes, l.Nodes[theirs]), append(mixed.Types, l.Types[theirs]), append(mixed.IDs, l.IDs[theirs])
-				theirs++
-			}
-		}
+		mixed := mix(l, order, own)
 		b, err := f.put(ctx, mixed, data, func(n int) error { return t.visible(f, f.blockSize*i+n) })
 		if err != nil {
 			t.disagree("%v in the pipeline %s: %v", f, order, err)
@@ -249,21 +240,118 @@ func (t *trial) mixedPipeline(ctx context.Context, f goFile, order string, own [
 	return nil
 }
 
+// mix returns where a block goes whose nodes are Hadoop's, those of l, and ours
+// in the given order.
+func mix(l hadoop.Located, order string, own ownPipeline) hadoop.Located {
+	mixed := hadoop.Located{Block: l.Block, Token: l.Token}
+	ours, theirs := 0, 0
+	for _, who := range order {
+		if who == 'o' {
+			at := l.At(own[ours].info())
+			mixed.Nodes, mixed.Types, mixed.IDs = append(mixed.Nodes, at.Nodes...), append(mixed.Types, at.Types...), append(mixed.IDs, at.IDs...)
+			ours++
+		} else {
+			mixed.Nodes, mixed.Types, mixed.IDs = append(mixed.Nodes, l.Nodes[theirs]), append(mixed.Types, l.Types[theirs]), append(mixed.IDs, l.IDs[theirs])
+			theirs++
+		}
+	}
+	return mixed
+}
+
+// hadoopMixedPipelines lets Hadoop's client write to such pipelines, and be idle
+// for a while: its heartbeats go through all nodes, and so do their acks.
+func hadoopMixedPipelines(t *trial) (err error) {
+	if err := t.startCluster(); err != nil {
+		return err
+	}
+	own, err := t.startOwn(2)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, own.close()) }()
+	const mib = 1 << 20
+	for i, order := range []string{"oh", "ho", "oho", "hoh", "ooh", "hho", "ohh"} {
+		f := goFile{
+			fileShape{crc.Chunks{Kind: crc.Kind(i % 2), Size: 512}, 4 * mib, 2*mib + 12345},
+			"hadoop-mixed-" + order, packet.DefaultPacketSize, strings.Count(order, "h"), nil,
+		}
+		if err := t.hadoopMixedPipeline(f, order, own[:strings.Count(order, "o")]); err != nil {
+			return fmt.Errorf("%v in the pipeline %s: %w", f, order, err)
+		}
+	}
+	return nil
+}
+
+func (t *trial) hadoopMixedPipeline(f goFile, order string, own ownPipeline) (err error) {
+	id, l, err := t.locate(f)
+	if err != nil {
+		return err
+	}
+	mixed := mix(l, order, own)
+	var taps []*tap
+	defer func() {
+		for _, between := range taps {
+			err = errors.Join(err, between.close())
+		}
+	}()
+	for i, n := range mixed.Nodes {
+		between, err := startTap(hadoop.Addr(n))
+		if err != nil {
+			return err
+		}
+		taps = append(taps, between)
+		mixed.Nodes[i] = between.before(n)
+	}
+	data := f.data()
+	half := len(data)/2 + 77
+	for _, q := range [][]any{
+		{"client.start", hadoop.Join(mixed.Nodes, hadoop.NodeText), "dfs.client.socket-timeout=1000", "dfs.client.block.write.replace-datanode-on-failure.policy=NEVER"},
+		{"client.next", hadoop.BlockText(l.Block)},
+		{"client.create", f.hdfsPath(), hadoopKind(f.Kind), f.Size, f.blockSize},
+		{"client.write", data[:half]}, {"client.hflush"},
+	} {
+		if _, refused := t.ask(q[0].(string), q[1:]...); refused != nil {
+			return refused
+		}
+	}
+	if err := t.visible(f, half); err != nil {
+		return err
+	}
+	for i, between := range taps {
+		if err := between.wait(func(seen traffic) bool { return seen.beats >= 2 }); err != nil {
+			return fmt.Errorf("acks of heartbeats by node %d: %w", i, err)
+		}
+		t.same(between.traffic().replies, len(taps)-i, "%s, node %d: nodes that ack a heartbeat", order, i)
+	}
+	for _, q := range [][]any{{"client.write", data[half:]}, {"client.hsync"}, {"client.close"}} {
+		if _, refused := t.ask(q[0].(string), q[1:]...); refused != nil {
+			return refused
+		}
+	}
+	for i, between := range taps {
+		t.same(between.traffic().refused, 0, "%s, node %d: packets refused", order, i)
+		t.same(between.traffic().syncs, 1, "%s, node %d: packets that ask for a sync", order, i)
+	}
+	l.Block.NumBytes = int64(f.length)
+	for i, n := range own {
+		if i > 0 {
+			t.sameReplica(n.replica(l.Block), data, metaOf(f.Chunks, data), "%s: our replica %d", order, i)
+		}
+	}
+	return t.complete(f, id, l, own[0])
+}
+
 // transfers has replicas copied from a node of Hadoop to one of ours and back to
 // another one of Hadoop, and from ours to ours.
 func transfers(t *trial) (err error) {
 	if err := t.startCluster(); err != nil {
 		return err
 	}
-	var own []*ownNode
-	for i := range 3 {
-		n, err := startOwnNode(filepath.Join(t.dir, fmt.Sprint("own-", i)))
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, n.close()) }()
-		own = append(own, n)
+	own, err := t.startOwn(2)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, own.close()) }()
 	for _, s := range []fileShape{
 		{crc.Chunks{Kind: crc.CRC32C, Size: 512}, 1 << 20, 1<<20 - 3},
 		{crc.Chunks{Kind: crc.CRC32, Size: 7}, 7 << 10, 1000},

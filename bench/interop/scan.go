@@ -25,15 +25,18 @@ var scanChecks = []check{
 // datanodes have stored so far. Then bytes are flipped; the command and
 // Hadoop's own scanner must find the same blocks.
 func dataDirectories(t *trial) error {
-	if err := t.startCluster(); err != nil {
-		return err
-	}
 	command, err := buildCommand(filepath.Join(t.dir, "bin"))
 	if err != nil {
 		return err
 	}
-	c := crc.Chunks{Kind: crc.CRC32C, Size: 512}
-	files := []fileShape{{c, 1 << 20, 100001}, {c, 1 << 20, 100002}, {c, 1 << 20, 100003}, {c, 1 << 20, 100004}}
+	var files []fileShape
+	for i := range t.times(12) {
+		c := crc.Chunks{Kind: diskKinds[i/6%2], Size: []int{512, 4096, 7}[i/12%3]}
+		files = append(files, fileShape{c, c.Size << 12, 20001 + i})
+	}
+	if err := t.put(fileShape{crc.Chunks{Kind: crc.CRC32C, Size: 512}, 1 << 20, 100001}); err != nil { // it stays as it is
+		return err
+	}
 	var blocks []replica
 	for _, f := range files {
 		if err := t.put(f); err != nil {
@@ -54,41 +57,36 @@ func dataDirectories(t *trial) error {
 		return err
 	}
 	t.same(report.OK() && len(report.Misplaced) == 0, true, "the data directories: %s", out)
-	t.same(report.Files >= int64(len(files)), true, "blocks in the data directories: %d", report.Files)
+	t.same(report.Files > int64(len(files)), true, "blocks in the data directories: %d", report.Files)
 
-	// the first and a middle byte of a block, a checksum; the last file stays as it is
-	damaged := []struct {
-		file   string
-		offset int64
-	}{
-		{blocks[0].block, 0},
-		{blocks[1].block, 70001},
-		{blocks[2].meta, datanode.MetaHeaderLen + 4*11},
-	}
-	var wantPaths, wantBlocks []string
-	for i, d := range damaged {
-		if err := flipByte(d.file, d.offset); err != nil {
+	var wantPaths, hidden, wantChunks []string
+	var scanned []any
+	for i, f := range files {
+		chunk, err := t.flipReplica(f, blocks[i], i)
+		if err != nil {
 			return err
 		}
-		wantPaths = append(wantPaths, string(files[i].path()))
-		wantBlocks = append(wantBlocks, blocks[i].block)
+		wantChunks = append(wantChunks, fmt.Sprint(blocks[i].block, " ", chunk))
+		path := string(f.path())
+		if i%6 == lastSum && f.length%f.Size != 0 {
+			hidden = append(hidden, path)
+		} else {
+			wantPaths = append(wantPaths, path)
+		}
+		scanned = append(scanned, f.path())
 	}
 	if report, out, err = runVerify(command, dirs); err != nil {
 		return err
 	}
 	var bad []string
 	for _, b := range report.Bad {
-		bad = append(bad, b.File)
+		bad = append(bad, fmt.Sprint(b.File, " ", b.Offset))
 	}
 	slices.Sort(bad)
-	slices.Sort(wantBlocks)
-	t.same(bad, wantBlocks, "what blockpath verify finds: %s", out)
+	slices.Sort(wantChunks)
+	t.same(bad, wantChunks, "what blockpath verify finds: %s", out)
 
-	args := []any{20000}
-	for i := range damaged {
-		args = append(args, files[i].path())
-	}
-	answer, refused := t.ask("cluster.scan", args...)
+	answer, refused := t.ask("cluster.scan", append([]any{patience.Milliseconds(), len(wantPaths)}, scanned...)...)
 	if refused != nil {
 		return refused
 	}
@@ -96,9 +94,38 @@ func dataDirectories(t *trial) error {
 	for _, a := range answer {
 		corrupt = append(corrupt, string(hadoop.Bytes(a)))
 	}
+	// A datanode keeps the checksum of a short last chunk in memory, and its scanner
+	// verifies with that, not with what is on the disk.
+	for _, path := range hidden {
+		if i := slices.Index(corrupt, path); i >= 0 {
+			corrupt = slices.Delete(corrupt, i, i+1)
+			t.agreed++
+		} else {
+			t.strict("the last checksum of a .meta file, if its chunk is short")
+		}
+	}
 	slices.Sort(corrupt)
+	slices.Sort(wantPaths)
 	t.same(corrupt, wantPaths, "what Hadoop's scanner finds")
 	return nil
+}
+
+// lastSum is which of its flips hits the last checksum.
+const lastSum = 4
+
+// flipReplica flips a bit of a replica: in the first, the last or any byte of its
+// data or its checksums. It returns the block offset of the chunk that is damaged.
+func (t *trial) flipReplica(f fileShape, r replica, i int) (chunk int, err error) {
+	file, first, length := r.block, 0, f.length
+	if i%6 >= 3 {
+		file, first, length = r.meta, datanode.MetaHeaderLen, f.SumsLen(f.length)
+	}
+	at := [...]int{0, length - 1, t.rng.IntN(length)}[i%3]
+	chunk = at / f.Size * f.Size
+	if file == r.meta {
+		chunk = at / 4 * f.Size
+	}
+	return chunk, flipByte(file, int64(first+at))
 }
 
 // runVerify runs the command. It returns its report and what it printed.

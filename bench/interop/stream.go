@@ -117,7 +117,7 @@ func receive(b []byte) ([]wirePacket, error) {
 }
 
 func packetsToHadoop(t *trial) error {
-	for range someValues / 2 {
+	for range t.times(someValues / 2) {
 		s := t.stream()
 		b := s.bytes()
 		answer, refused := t.ask("packets.parse", b)
@@ -131,7 +131,7 @@ func packetsToHadoop(t *trial) error {
 }
 
 func packetsToUs(t *trial) error {
-	for range someValues / 2 {
+	for range t.times(someValues / 2) {
 		s := t.stream()
 		b, refused := t.packetsByHadoop(s)
 		if refused != nil {
@@ -170,7 +170,7 @@ func (t *trial) packetsByHadoop(s stream) ([]byte, *hadoop.Refusal) {
 // packetsDamaged cuts streams off and overwrites lengths and header bytes. Both
 // must read the same packets and find the same one bad.
 func packetsDamaged(t *trial) error {
-	for range someValues {
+	for range t.times(someValues) {
 		s := t.stream()
 		var starts []int
 		var b []byte

@@ -30,7 +30,7 @@ func (t *trial) chunks() (crc.Chunks, []byte) {
 }
 
 func checksumHeaders(t *trial) error {
-	for range someValues {
+	for range t.times(someValues) {
 		c := crc.Chunks{Kind: crc.Kind(t.rng.IntN(3)), Size: 1 + t.rng.IntN(1<<(1+t.rng.IntN(24)))}
 		b := c.AppendHeader(nil)
 		answer, _ := t.ask("checksum.header", hadoopKind(c.Kind), c.Size)
@@ -38,7 +38,7 @@ func checksumHeaders(t *trial) error {
 		answer, _ = t.ask("checksum.parse", b)
 		t.same(fmt.Sprint(hadoopKind(c.Kind), c.Size), fmt.Sprint(answer[0], answer[1]), "header %x", b)
 	}
-	for range someValues { // any five bytes
+	for range t.times(someValues) { // any five bytes
 		b := binary.BigEndian.AppendUint32([]byte{byte(t.rng.IntN(7))}, uint32(t.int64()))
 		ours, err := crc.ParseHeader(b)
 		answer, refused := t.ask("checksum.parse", b)
@@ -58,7 +58,7 @@ func checksumHeaders(t *trial) error {
 }
 
 func chunkSums(t *trial) error {
-	for range manyValues {
+	for range t.times(manyValues) {
 		c, data := t.chunks()
 		answer, refused := t.ask("sums.make", hadoopKind(c.Kind), c.Size, data)
 		if refused != nil {
@@ -71,7 +71,7 @@ func chunkSums(t *trial) error {
 }
 
 func chunkSumsVerified(t *trial) error {
-	for range manyValues {
+	for range t.times(manyValues) {
 		c, data := t.chunks()
 		sums := c.Append(nil, data)
 		base := t.rng.Int64N(1 << 40)
@@ -103,7 +103,7 @@ func chunkSumsVerified(t *trial) error {
 }
 
 func combinedSums(t *trial) error {
-	for range manyValues {
+	for range t.times(manyValues) {
 		k := t.kind()
 		a, b := t.rng.Uint32(), t.rng.Uint32()
 		n := t.int64() & (1<<63 - 1)

@@ -22,10 +22,6 @@ type tap struct {
 	target   string
 	served   sync.WaitGroup
 
-	// hold is how many packets have to be under way before the first ack is let
-	// through.
-	hold int
-
 	// change may change a message before it goes on. It is called by one
 	// goroutine at a time, and must not wait.
 	change func(*message)
@@ -33,6 +29,7 @@ type tap struct {
 	mu     sync.Mutex
 	moved  sync.Cond
 	seen   traffic
+	hold   int // acks wait until so many packets have been under way
 	closed bool
 	err    error
 	conns  []net.Conn
@@ -59,13 +56,12 @@ type messageKind int
 
 // The messages that a client sends, and those that a datanode sends.
 const (
-	request messageKind = iota
-	written             // a packet to the datanode
-	readStatus
-
-	response
-	ack
-	read // a packet from the datanode
+	requestMessage messageKind = iota
+	writtenPacket
+	statusMessage
+	responseMessage
+	ackMessage
+	readPacket
 )
 
 // A message is what passes in one piece.
@@ -74,6 +70,7 @@ type message struct {
 	index  int           // among those of its kind on the connection
 	bytes  []byte        // what goes on
 	header packet.Header // of a packet
+	last   bool          // an ack, of the last packet of a block
 	cut    bool          // behind the message the connection ends
 }
 
@@ -125,6 +122,16 @@ func (p *tap) close() error {
 	return p.err
 }
 
+// address is where the tap listens.
+func (p *tap) address() string { return p.listener.Addr().String() }
+
+// holdUntil holds acks back until so many packets are under way.
+func (p *tap) holdUntil(packets int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hold = packets
+}
+
 // before returns the datanode d as it is reached through the tap.
 func (p *tap) before(d packet.DatanodeInfo) packet.DatanodeInfo {
 	at := p.listener.Addr().(*net.TCPAddr)
@@ -167,7 +174,8 @@ type tapped struct {
 
 	// of both directions, guarded by tap.mu
 	ends  map[int64]int64 // block length with a packet, by sequence number
-	count [read + 1]int
+	last  int64           // sequence number of a block's last packet
+	count [readPacket + 1]int
 }
 
 func (p *tap) serve(client net.Conn) {
@@ -184,22 +192,23 @@ func (p *tap) serve(client net.Conn) {
 	if closed {
 		return
 	}
-	c := &tapped{tap: p, ops: make(chan byte, 1), ends: map[int64]int64{}}
-	up := make(chan struct{})
-	go func() {
-		defer close(up)
+	c := &tapped{tap: p, ops: make(chan byte, 1), ends: map[int64]int64{}, last: packet.UnknownSeqno}
+	var up sync.WaitGroup
+	up.Go(func() {
 		defer close(c.ops)
 		c.relay(node, client, c.fromClient)
-	}()
+		// What else is sent nobody takes. If it were left, the client would be told
+		// so, and might not read what the datanode has said.
+		io.Copy(io.Discard, client)
+	})
 	c.relay(client, node, c.fromNode)
-	// what the client sends now, nobody answers
-	client.Close()
 	node.Close()
-	<-up
+	client.SetReadDeadline(time.Now().Add(patience))
+	up.Wait()
 }
 
-// A stream is one direction of a connection.
-type stream struct {
+// A flow is one direction of a connection.
+type flow struct {
 	in  *bufio.Reader
 	to  net.Conn
 	got []byte // what has come of a message
@@ -208,8 +217,8 @@ type stream struct {
 var errCut = errors.New("cut")
 
 // relay passes on what messages takes from the stream, and then its end.
-func (c *tapped) relay(to, from net.Conn, messages func(*stream) error) {
-	s := &stream{in: bufio.NewReader(from), to: to}
+func (c *tapped) relay(to, from net.Conn, messages func(*flow) error) {
+	s := &flow{in: bufio.NewReader(from), to: to}
 	err := messages(s)
 	if errors.Is(err, errCut) {
 		from.Close()
@@ -227,7 +236,7 @@ func (c *tapped) relay(to, from net.Conn, messages func(*stream) error) {
 }
 
 // take reads n more bytes of a message.
-func (s *stream) take(n int) error {
+func (s *flow) take(n int) error {
 	at := len(s.got)
 	s.got = append(s.got, make([]byte, n)...)
 	n, err := io.ReadFull(s.in, s.got[at:])
@@ -236,7 +245,7 @@ func (s *stream) take(n int) error {
 }
 
 // delimited reads a message with its length before it.
-func (s *stream) delimited() error {
+func (s *flow) delimited() error {
 	n := 0
 	for shift := 0; ; shift += 7 {
 		if err := s.take(1); err != nil {
@@ -254,7 +263,7 @@ func (s *stream) delimited() error {
 }
 
 // packet reads a packet.
-func (s *stream) packet() (packet.Header, error) {
+func (s *flow) packet() (packet.Header, error) {
 	if err := s.take(6); err != nil {
 		return packet.Header{}, err
 	}
@@ -268,7 +277,7 @@ func (s *stream) packet() (packet.Header, error) {
 	return packet.ParseHeader(s.got[6 : 6+hlen])
 }
 
-func (c *tapped) fromClient(s *stream) error {
+func (c *tapped) fromClient(s *flow) error {
 	for {
 		if err := s.take(3); err != nil {
 			return err
@@ -278,7 +287,7 @@ func (c *tapped) fromClient(s *stream) error {
 			return err
 		}
 		c.ops <- op
-		if err := c.pass(s, &message{kind: request}); err != nil {
+		if err := c.pass(s, &message{kind: requestMessage}); err != nil {
 			return err
 		}
 		switch op {
@@ -288,7 +297,7 @@ func (c *tapped) fromClient(s *stream) error {
 				if err != nil {
 					return err
 				}
-				if err := c.pass(s, &message{kind: written, header: h}); err != nil {
+				if err := c.pass(s, &message{kind: writtenPacket, header: h}); err != nil {
 					return err
 				}
 			}
@@ -296,19 +305,19 @@ func (c *tapped) fromClient(s *stream) error {
 			if err := s.delimited(); err != nil {
 				return err
 			}
-			if err := c.pass(s, &message{kind: readStatus}); err != nil {
+			if err := c.pass(s, &message{kind: statusMessage}); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func (c *tapped) fromNode(s *stream) error {
+func (c *tapped) fromNode(s *flow) error {
 	for op := range c.ops {
 		if err := s.delimited(); err != nil {
 			return err
 		}
-		if err := c.pass(s, &message{kind: response}); err != nil {
+		if err := c.pass(s, &message{kind: responseMessage}); err != nil {
 			return err
 		}
 		switch op {
@@ -317,7 +326,7 @@ func (c *tapped) fromNode(s *stream) error {
 				if err := s.delimited(); err != nil {
 					return err
 				}
-				if err := c.pass(s, &message{kind: ack}); err != nil {
+				if err := c.pass(s, &message{kind: ackMessage}); err != nil {
 					return err
 				}
 			}
@@ -328,7 +337,7 @@ func (c *tapped) fromNode(s *stream) error {
 					return err
 				}
 				last = h.Last
-				if err := c.pass(s, &message{kind: read, header: h}); err != nil {
+				if err := c.pass(s, &message{kind: readPacket, header: h}); err != nil {
 					return err
 				}
 			}
@@ -338,9 +347,9 @@ func (c *tapped) fromNode(s *stream) error {
 }
 
 // pass counts the message that has come and sends it on, changed if it is to be.
-func (c *tapped) pass(s *stream, m *message) error {
+func (c *tapped) pass(s *flow, m *message) error {
 	var a packet.Ack
-	if m.kind == ack {
+	if m.kind == ackMessage {
 		var err error
 		if a, err = packet.ReadAck(bufio.NewReader(bytes.NewReader(s.got))); err != nil {
 			return err
@@ -351,14 +360,15 @@ func (c *tapped) pass(s *stream, m *message) error {
 	m.index = c.count[m.kind]
 	c.count[m.kind]++
 	switch m.kind {
-	case request:
+	case requestMessage:
 		c.seen.requests++
-	case written:
+	case writtenPacket:
 		c.sent(m)
-	case ack:
+	case ackMessage:
 		for c.seen.most < c.hold && !c.closed {
 			c.moved.Wait()
 		}
+		m.last = a.Seqno == c.last
 		c.acked(&a)
 	}
 	if c.change != nil {
@@ -390,6 +400,9 @@ func (c *tapped) sent(m *message) {
 	c.seen.longest = max(c.seen.longest, len(m.bytes))
 	c.seen.underWay++
 	c.seen.most = max(c.seen.most, c.seen.underWay)
+	if h.Last {
+		c.last = h.Seqno
+	}
 	c.ends[h.Seqno] = h.Offset + int64(h.DataLen)
 }
 

@@ -467,7 +467,7 @@ func twinReads(t *trial) (err error) {
 			{Offset: 1, Length: -1}, {Offset: 0, Length: n + 1}, {Offset: n, Length: 1}, {Offset: n + 1, Length: 0},
 			{Offset: -1, Length: 1}, {Offset: 1 << 62, Length: 1 << 62}, {Offset: 0, Length: 1<<63 - 1},
 		}
-		for range 30 {
+		for range t.times(30) {
 			from := t.rng.Int64N(n)
 			ranges = append(ranges, packet.ReadBlock{Offset: from, Length: 1 + t.rng.Int64N(n-from)})
 		}

@@ -66,7 +66,7 @@ func (t *trial) header() packet.Header {
 }
 
 func headersToHadoop(t *trial) error {
-	for range manyValues {
+	for range t.times(manyValues) {
 		h, sums := t.header(), t.rng.IntN(1<<16)
 		b := h.Append(nil, sums)
 		answer, refused := t.ask("header.parse", b)
@@ -83,7 +83,7 @@ func headersToHadoop(t *trial) error {
 }
 
 func headersToUs(t *trial) error {
-	for range manyValues {
+	for range t.times(manyValues) {
 		h := wireHeader{int32(t.int64()), t.header()}
 		if t.rng.IntN(4) > 0 {
 			h.plen = 4 + t.rng.Int32N(1<<30)
@@ -114,7 +114,7 @@ func headersToUs(t *trial) error {
 
 // headersAnyForm sends headers as another protobuf library might write them.
 func headersAnyForm(t *trial) error {
-	for range manyValues {
+	for range t.times(manyValues) {
 		h := t.header()
 		parts := [][]byte{
 			protowire.AppendFixed64(protowire.AppendTag(nil, 1, protowire.Fixed64Type), uint64(h.Offset)),
@@ -157,7 +157,7 @@ func (t *trial) unknownField(min int) []byte {
 }
 
 func headersDamaged(t *trial) error {
-	for range manyValues {
+	for range t.times(manyValues) {
 		b := t.header().Append(nil, 0)[6:]
 		if t.rng.IntN(3) == 0 {
 			b = append(b, t.unknownField(1)...)
@@ -240,7 +240,7 @@ func ackFields(a packet.Ack) string {
 }
 
 func acksToHadoop(t *trial) error {
-	for range manyValues {
+	for range t.times(manyValues) {
 		a := t.ack()
 		if t.rng.IntN(4) == 0 {
 			a.Flags = nil // a datanode from before there were flags
@@ -275,7 +275,7 @@ func list[E any](values []E) string {
 }
 
 func acksToUs(t *trial) error {
-	for range manyValues {
+	for range t.times(manyValues) {
 		a := t.ack()
 		var question string
 		var args []any
@@ -420,7 +420,7 @@ func (t *trial) readBlock() *packet.ReadBlock {
 }
 
 func writesToHadoop(t *trial) error {
-	for range someValues {
+	for range t.times(someValues) {
 		w := t.writeBlock()
 		b := w.Append(nil)
 		answer, refused := t.ask("op.parse", b)
@@ -434,7 +434,7 @@ func writesToHadoop(t *trial) error {
 }
 
 func writesToUs(t *trial) error {
-	for range someValues {
+	for range t.times(someValues) {
 		w := t.writeBlock()
 		text := writeText(w)
 		question := text
@@ -483,7 +483,7 @@ func (t *trial) request(question, text string) ([]byte, any) {
 }
 
 func readsToHadoop(t *trial) error {
-	for range someValues {
+	for range t.times(someValues) {
 		r := t.readBlock()
 		b := r.Append(nil)
 		answer, refused := t.ask("op.parse", b)
@@ -497,7 +497,7 @@ func readsToHadoop(t *trial) error {
 }
 
 func readsToUs(t *trial) error {
-	for range someValues {
+	for range t.times(someValues) {
 		r := t.readBlock()
 		b, request := t.request("op.read", readText(r))
 		if request == nil {
@@ -546,7 +546,7 @@ func (t *trial) response() packet.BlockOpResponse {
 }
 
 func responses(t *trial) error {
-	for range someValues {
+	for range t.times(someValues) {
 		r := t.response()
 		text := responseText(r)
 		b := r.Append(nil)

@@ -62,6 +62,9 @@ func Start(classPath string, options ...string) (*JVM, error) {
 // Pid returns the process id.
 func (j *JVM) Pid() int { return j.cmd.Process.Pid }
 
+// Kill ends the JVM at once; what is being asked fails. Close must still be called.
+func (j *JVM) Kill() error { return j.cmd.Process.Kill() }
+
 // Close ends the JVM.
 func (j *JVM) Close() error {
 	j.in.Close()

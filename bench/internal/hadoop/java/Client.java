@@ -8,6 +8,7 @@ import java.lang.reflect.Proxy;
 import java.net.InetSocketAddress;
 import java.net.Socket;
 import java.net.URI;
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.EnumSet;
@@ -81,6 +82,7 @@ final class Client {
   private static final class NameNode implements InvocationHandler {
     DatanodeInfo[] nodes;
     DatanodeInfo[] spares = DatanodeInfo.EMPTY_ARRAY; // for pipelines that have lost a node
+    ExtendedBlock next; // the next block of any file; null: one with an id of its own
     private final Map<String, Inode> files = new HashMap<>();
     private long nextId = 1 << 30;
     private long nextStamp = 1001;
@@ -106,10 +108,15 @@ final class Client {
         case "addBlock": {
           Inode f = files.get(a[0]);
           report((ExtendedBlock) a[2]);
-          ExtendedBlock b = new ExtendedBlock(POOL, ++nextId, 0, ++nextStamp);
+          ExtendedBlock b = next != null ? next
+              : new ExtendedBlock(POOL, ++nextId, 0, ++nextStamp);
+          next = null;
           f.blocks.add(b);
           return located(b, 0);
         }
+        case "abandonBlock":
+          files.get(a[2]).blocks.remove((ExtendedBlock) a[0]);
+          return null;
         case "complete":
           report((ExtendedBlock) a[2]);
           return true;
@@ -222,16 +229,16 @@ final class Client {
   }
 
   static void register(Map<String, Judge.Command> commands) {
-    // reader.read NODE POOL ID STAMP NUMBYTES OFFSET LENGTH VERIFY, by BlockReaderRemote: how many
-    // bytes came and their SHA-256, and whether a connection was used again
+    // reader.read NODE POOL ID STAMP NUMBYTES OFFSET LENGTH VERIFY PIECE, by BlockReaderRemote, PIECE
+    // bytes at a time: how many bytes came and their SHA-256, and whether a connection was used again
     commands.put("reader.read", (a, r) -> {
       DatanodeInfo node = Ops.nodes(a[1])[0];
       Peer peer = PEERS.get(node, false);
       boolean again = peer != null;
       if (!again) {
         Socket s = NetUtils.getDefaultSocketFactory(new Configuration(false)).createSocket();
-        s.connect(new InetSocketAddress(node.getIpAddr(), node.getXferPort()), 10_000);
-        s.setSoTimeout(20_000);
+        s.connect(new InetSocketAddress(node.getIpAddr(), node.getXferPort()), 60_000);
+        s.setSoTimeout(60_000);
         peer = DFSUtilClient.peerFromSocket(s);
       }
       long length = Long.parseLong(a[7]);
@@ -249,7 +256,21 @@ final class Client {
       byte[] data = new byte[(int) length];
       int n;
       try {
-        n = reader.readAll(data, 0, data.length);
+        n = 0;
+        int piece = Integer.parseInt(a[9]);
+        if (piece >= data.length) {
+          n = reader.readAll(data, 0, data.length);
+        } else { // arrays and buffers in turn
+          for (boolean array = true; n < data.length; array = !array) {
+            int most = Math.min(piece, data.length - n);
+            int got = array ? reader.read(data, n, most)
+                : reader.read(ByteBuffer.wrap(data, n, most));
+            if (got <= 0) {
+              break;
+            }
+            n += got;
+          }
+        }
       } finally {
         reader.close();
       }
@@ -276,6 +297,12 @@ final class Client {
     });
     // client.spares NODES: what pipelines that have lost a node are given
     commands.put("client.spares", (a, r) -> NAME_NODE.spares = Ops.nodes(a[1]));
+    // client.next BLOCK: what the next block of a file is
+    commands.put("client.next", (a, r) -> NAME_NODE.next = new ExtendedBlock(Judge.text(a[1]),
+        Long.parseLong(a[2]), 0, Long.parseLong(a[3])));
+    // client.byteArrays: the class that manages the client's packet buffers
+    commands.put("client.byteArrays", (a, r) -> r.add(
+        client.getClientContext().getByteArrayManager().getClass().getSimpleName()));
     // client.create PATH TYPE BPC BLOCKSIZE
     commands.put("client.create", (a, r) -> {
       Options.ChecksumOpt opt = new Options.ChecksumOpt(DataChecksum.Type.valueOf(a[2]),

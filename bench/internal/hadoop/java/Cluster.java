@@ -222,11 +222,11 @@ final class Cluster {
           Long.parseLong(a[6]), Long.parseLong(a[5]));
       nameNode().updatePipeline(CLIENT, before, after, Ops.nodes(a[7]), Ops.texts(a[8]));
     });
-    // cluster.scan MILLISECONDS PATH...: has the datanodes' scanners look at the first block of each
-    // file, and waits until the name node knows of as many corrupt files; the corrupt ones
+    // cluster.scan MILLISECONDS N PATH...: has the datanodes' scanners look at the first block of each
+    // file, and waits until the name node knows of N corrupt files; the corrupt ones
     commands.put("cluster.scan", (a, r) -> {
       DistributedFileSystem fs = cluster.getFileSystem();
-      for (int i = 2; i < a.length; i++) {
+      for (int i = 3; i < a.length; i++) {
         LocatedBlock b = fs.getClient().getLocatedBlocks(Judge.text(a[i]), 0).get(0);
         for (DataNode node : cluster.getDataNodes()) {
           if (node.getXferPort() == b.getLocations()[0].getXferPort()) {
@@ -242,7 +242,7 @@ final class Cluster {
         for (RemoteIterator<Path> it = fs.listCorruptFileBlocks(new Path("/")); it.hasNext();) {
           corrupt.add(Judge.hexText(it.next().toUri().getPath()));
         }
-      } while (corrupt.size() < a.length - 2 && System.nanoTime() < end);
+      } while (corrupt.size() < Integer.parseInt(a[2]) && System.nanoTime() < end);
       r.addAll(corrupt);
     });
     // cluster.stopNode XFERPORT
@@ -256,9 +256,11 @@ final class Cluster {
       }
       throw new IllegalArgumentException("no datanode listens on " + port);
     });
-    // cluster.startNode XFERPORT: one that has been stopped
-    commands.put("cluster.startNode", (a, r) -> {
-      cluster.restartDataNode(stopped.remove(Integer.parseInt(a[1])), true);
+    // cluster.startNodes XFERPORT...: all that have been stopped
+    commands.put("cluster.startNodes", (a, r) -> {
+      for (int i = 1; i < a.length; i++) {
+        cluster.restartDataNode(stopped.remove(Integer.parseInt(a[i])), true);
+      }
       cluster.waitActive();
     });
   }
