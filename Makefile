@@ -68,8 +68,11 @@ fuzz: ## every fuzz target for FUZZTIME
 	for target in $$($(GO) test ./fuzz -list '^Fuzz' | grep ^Fuzz); do \
 		$(GO) test ./fuzz -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME); done
 
-interop: ## real Hadoop as the judge: formats on disk and on the wire (needs java and mvn)
+interop: ## real Hadoop as the judge: formats, clients, datanodes, faults (needs java and mvn)
 	$(GO) -C bench run ./interop
+
+interop-full: ## the same with ten times as many values, more shapes, every byte damaged
+	$(GO) -C bench run ./interop -full
 
 interop-bench: ## Hadoop's and our client to Hadoop's and our datanode, into bench/results (needs java and mvn)
 	$(GO) -C bench run . interop-bench --keep
@@ -100,4 +103,4 @@ report: ## the targets of all results, met and missed: bench/results/README.md
 clean: ## remove what make built
 	rm -rf bin .cache
 
-.PHONY: help build run test test-purego race stress test-arm64 vet generate check-generate fuzz interop interop-bench test-avx512 mca mca-arm64 crash bench-uarch report clean
+.PHONY: help build run test test-purego race stress test-arm64 vet generate check-generate fuzz interop interop-full interop-bench test-avx512 mca mca-arm64 crash bench-uarch report clean
