@@ -37,6 +37,7 @@ type ReaderConfig struct {
 // not safe for concurrent use.
 type Reader struct {
 	conn    io.ReadWriteCloser
+	inflow  *inflow
 	receive *Receiver
 	stop    func() bool // of the watch over ctx
 	ctx     context.Context
@@ -98,7 +99,8 @@ func NewReader(ctx context.Context, conn io.ReadWriteCloser, request ReadBlock, 
 	}
 	r.left = min(r.left, maxRange)
 	r.stop = context.AfterFunc(ctx, func() { conn.Close() })
-	in := bufio.NewReader(conn)
+	r.inflow = newInflow(conn)
+	in := bufio.NewReader(r.inflow)
 	if err := r.handshake(in, &request, cfg.AllowNone); err != nil {
 		r.stop()
 		if ctx.Err() != nil {
@@ -107,6 +109,7 @@ func NewReader(ctx context.Context, conn io.ReadWriteCloser, request ReadBlock, 
 		return nil, err
 	}
 	r.receive = NewReceiver(in, cfg.MaxPacketLen)
+	r.receive.from(r.inflow)
 	return r, nil
 }
 
@@ -330,6 +333,10 @@ func (r *Reader) ended() bool { return r.left == 0 && r.skip == 0 }
 // nextPacket receives a packet and checks that it continues the last one.
 func (r *Reader) nextPacket() error {
 	r.setDeadline()
+	r.receive.sure = 0
+	if !r.open && !r.ended() {
+		r.receive.sure = r.skip + r.left
+	}
 	h, sumsLen, err := r.receive.Next()
 	if err != nil {
 		return r.fail(r.pos, truncated(err, "read", r.pos, 1, 0))
@@ -396,5 +403,6 @@ func (r *Reader) Close() (reusable bool) {
 	if c, ok := r.conn.(interface{ SetDeadline(time.Time) error }); ok && r.done {
 		c.SetDeadline(time.Time{})
 	}
+	r.inflow.reset()
 	return r.done && r.receive.Buffered() == 0
 }

@@ -22,6 +22,9 @@ type Receiver struct {
 	body  int   // bytes of the current packet that Body has to read
 	sums  int   // of them checksums
 	last  bool  // the packet that ends the block has been seen
+
+	inflow *inflow // below r, or nil
+	sure   int64   // bytes of data that are sure to come with the current packet and others
 }
 
 // NewReceiver returns a Receiver of packets whose PLEN + HLEN is at most
@@ -31,6 +34,20 @@ func NewReceiver(r io.Reader, maxPacketLen int) *Receiver {
 		maxPacketLen = MaxPacketLen
 	}
 	return &Receiver{r: r, max: maxPacketLen, store: make([]byte, 2*MaxHeaderLen)}
+}
+
+// from says that r reads from f, which then hears how much is sure to come.
+func (r *Receiver) from(f *inflow) { r.inflow = f }
+
+// expect tells the inflow that n bytes of the current packet are missing.
+func (r *Receiver) expect(n int64) {
+	if r.inflow == nil {
+		return
+	}
+	if b, ok := r.r.(*bufio.Reader); ok {
+		n -= int64(b.Buffered())
+	}
+	r.inflow.expect(max(n, 0))
 }
 
 // Next reads the next packet's header and returns it and the length of its
@@ -107,6 +124,7 @@ func (r *Receiver) Body(buf []byte) (sums, data []byte, err error) {
 		if r.last {
 			ahead = 0
 		}
+		r.expect(max(int64(need), int64(r.sums)+r.sure) - int64(n))
 		got, err := io.ReadAtLeast(r.r, buf[n:need+ahead], need-n)
 		if n += got; err != nil {
 			return nil, nil, truncated(err, "packet body", start, need, n)
@@ -152,6 +170,7 @@ func (r *Receiver) fill(n int) error {
 	copy(r.store, r.carry)
 	// The usual header is 31 bytes long and an empty packet has no more.
 	end := max(n, lengthsLen+fixedLen)
+	r.expect(r.sure - int64(have))
 	got, err := io.ReadAtLeast(r.r, r.store[have:end], n-have)
 	r.carry = r.store[:have+got]
 	if err != nil {
