@@ -31,6 +31,7 @@ type memoryNode struct {
 	mu     sync.Mutex
 	blocks map[int64]*memoryBlock
 	conns  int
+	dead   int64   // from this block on nothing is heard of it, and other connections break
 	opens  []int64 // ids of the blocks that were opened for writing
 
 	onPacket func(h packet.Header, id int64) (drop bool, status packet.Status) // before the ack
@@ -57,6 +58,7 @@ func startNode(t testing.TB, network string) *memoryNode {
 	if network == "unix" {
 		n.addr = "unix:" + address
 	}
+	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Add(1)
 	go func() {
@@ -70,18 +72,23 @@ func startNode(t testing.TB, network string) *memoryNode {
 			go func() {
 				defer wg.Done()
 				defer conn.Close()
+				defer context.AfterFunc(ctx, func() { conn.Close() })()
 				n.serve(conn)
 			}()
 		}
 	}()
-	t.Cleanup(func() { l.Close(); wg.Wait() })
+	t.Cleanup(func() { l.Close(); cancel(); wg.Wait() })
 	return n
 }
 
 func (n *memoryNode) serve(conn net.Conn) error {
 	n.mu.Lock()
 	n.conns++
+	dead := n.dead
 	n.mu.Unlock()
+	if dead != 0 {
+		return nil
+	}
 	in := bufio.NewReader(conn)
 	for {
 		req, err := packet.ReadRequest(in, 0)
@@ -156,6 +163,15 @@ func (n *memoryNode) write(conn net.Conn, in *bufio.Reader, req *packet.WriteBlo
 		buf := make([]byte, sumsLen+h.DataLen)
 		sums, data, err := rec.Body(buf)
 		if err != nil {
+			return err
+		}
+		n.mu.Lock()
+		dead := n.dead
+		n.mu.Unlock()
+		if dead != 0 {
+			if id >= dead {
+				_, err = io.Copy(io.Discard, in)
+			}
 			return err
 		}
 		ack := packet.Ack{Seqno: h.Seqno, Replies: []packet.Status{packet.Success}}
@@ -539,6 +555,101 @@ func TestPutRecovers(t *testing.T) {
 		if _, err := Get(ctx, &out, m, &f, to, GetConfig{}); err != nil || !bytes.Equal(out.Bytes(), data) {
 			t.Errorf("%s: %d bytes came back, %v", v.name, out.Len(), err)
 		}
+	}
+}
+
+// A datanode that dies in one block is left out of the pipelines of all further
+// ones, also of one that has been opened ahead, in which it would be waited for.
+func TestPutLosesNode(t *testing.T) {
+	noLeaks(t)
+	ctx := testContext(t)
+	const blocks, blockSize = 5, 1 << 20
+	data := content(blocks * blockSize)
+	for victim := range 3 {
+		for _, size := range []int64{0, blocks * blockSize} { // without and with opening ahead
+			var nodes []*memoryNode
+			var to []string
+			for range 3 {
+				n := startNode(t, "tcp")
+				nodes = append(nodes, n)
+				to = append(to, n.addr)
+			}
+			dies, first := nodes[victim], RandomPool()
+			conns := 0
+			dies.onPacket = func(h packet.Header, id int64) (bool, packet.Status) {
+				dies.mu.Lock()
+				defer dies.mu.Unlock()
+				ahead := size == 0 || dies.opens[len(dies.opens)-1] > id
+				if id != 1001 || !ahead || dies.dead != 0 || h.Offset < blockSize/2 && !h.Last {
+					return dies.dead != 0, packet.Success
+				}
+				dies.dead, conns = 1002, dies.conns
+				return true, packet.Success
+			}
+			cfg := PutConfig{Pool: first, FirstID: 1000, BlockSize: blockSize, PacketSize: 65536, Size: size, Recover: WithoutBadNode}
+			f, stats, err := Put(ctx, bytes.NewReader(data), "f", to, cfg)
+			if err != nil || len(f.Blocks) != blocks {
+				t.Fatalf("node %d, size %d: %d blocks, %v", victim, size, len(f.Blocks), err)
+			}
+			if len(stats.Lost) != 1 || stats.Lost[0].Address != dies.addr || stats.Lost[0].Block.ID > 1003 || stats.Lost[0].Err == nil {
+				t.Errorf("node %d, size %d: lost %+v", victim, size, stats.Lost)
+			}
+			if n := dies.connections() - conns; n > 1 { // one that was under way
+				t.Errorf("node %d, size %d: %d more connections to the dead node", victim, size, n)
+			}
+			for i, n := range nodes {
+				for j, b := range f.Blocks {
+					if i == victim { // also the block before may not have been complete
+						continue
+					}
+					got := n.blocks[b.ID]
+					if got == nil || !got.final || !bytes.Equal(got.data, data[j*blockSize:(j+1)*blockSize]) {
+						t.Errorf("node %d, size %d: block %d of node %d is not what was put", victim, size, j, i)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A datanode that cannot be reached is left out from the beginning, and what is
+// refused for another reason is final.
+func TestPutCannotOpen(t *testing.T) {
+	noLeaks(t)
+	ctx := testContext(t)
+	data := content(2 << 20)
+	for victim := range 3 {
+		var to []string
+		for range 3 {
+			to = append(to, startNode(t, "tcp").addr)
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		to[victim] = l.Addr().String()
+		l.Close()
+		cfg := PutConfig{Pool: RandomPool(), FirstID: 1000, BlockSize: 1 << 20, Recover: WithoutBadNode}
+		f, stats, err := Put(ctx, bytes.NewReader(data), "f", to, cfg)
+		if err != nil || len(f.Blocks) != 2 || f.Blocks[0].ID != 1001 || f.Blocks[1].ID != 1002 || len(stats.Lost) != 1 || stats.Lost[0].Address != to[victim] {
+			t.Errorf("node %d: %+v, %+v, %v", victim, f.Blocks, stats.Lost, err)
+		}
+		var put *PutError
+		var no *packet.OpError
+		cfg.FirstID = 1002 // which exists
+		if victim == 0 {
+			to = to[1:]
+		}
+		_, _, err = Put(ctx, bytes.NewReader(data), "f", to[:1], cfg)
+		if !errors.As(err, &put) || !errors.As(err, &no) {
+			t.Errorf("an existing block: %v", err)
+		}
+	}
+	// All are lost, one after another.
+	var put *PutError
+	_, _, err := Put(ctx, bytes.NewReader(data), "f", []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"}, PutConfig{Recover: WithoutBadNode})
+	if !errors.As(err, &put) || len(put.Lost) != 2 || !strings.Contains(err.Error(), "127.0.0.1:1 lost") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -9,6 +9,10 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/minio/sha256-simd"
@@ -28,8 +32,11 @@ const firstStamp = 1001
 // A PutConfig configures [Put]. Its zero value is HDFS's default, with packets
 // that adapt to the stream.
 type PutConfig struct {
-	Pool    string // block pool id; "" means a random one
-	FirstID int64  // id of the first block, the others follow it; 0 means a random one
+	Pool string // block pool id; "" means a random one
+
+	// FirstID is the id of the first block, which the others follow; 0 means a
+	// random one. A block whose pipeline could not be opened gets a further one.
+	FirstID int64
 
 	Chunks     crc.Chunks // how the data is checksummed
 	BlockSize  int64      // bytes, a multiple of the chunk size; 0 means DefaultBlockSize
@@ -50,9 +57,10 @@ type PutConfig struct {
 	Timeout time.Duration // of the sockets; 0 means packet.DefaultTimeout
 
 	// Recover, if set, is asked for what is left of a block's pipeline when it
-	// fails: the datanodes to go on with, and a generation stamp above
-	// failure.Block's. What is not acknowledged is sent again. [WithoutBadNode]
-	// is such a function. nil means that every failure is final.
+	// fails, or cannot be opened: the datanodes to go on with, and a generation
+	// stamp above failure.Block's. What is not acknowledged is sent again, and the
+	// blocks that follow do without the datanodes that were left out.
+	// [WithoutBadNode] is such a function. nil means that every failure is final.
 	Recover func(ctx context.Context, to []string, failure *packet.WriteError) (rest []string, stamp int64, err error)
 
 	Statistics *stripedcounter.Set // of packet.NewStatistics, shared by any Puts; nil: none
@@ -69,6 +77,15 @@ type Stats struct {
 	Wire       int64 // bytes sent, headers and checksums included
 	Writes     int64 // calls of the sockets' Write
 	Recoveries int64 // pipelines that were rebuilt
+
+	Lost []LostNode // the datanodes that a Put went on without
+}
+
+// A LostNode is a datanode that was left out of the pipelines from a block on.
+type LostNode struct {
+	Address string
+	Block   packet.Block
+	Err     error // *packet.WriteError, the failure it was to blame for
 }
 
 // A PutError reports a file that could not be put. The blocks before Block are
@@ -78,11 +95,16 @@ type PutError struct {
 	Offset int64 // in the file, of the block
 	Block  packet.Block
 	Acked  int64
-	Err    error // *packet.WriteError, *packet.OpError, or of the connection or context
+	Lost   []LostNode // before that
+	Err    error      // *packet.WriteError, *packet.OpError, or of the connection or context
 }
 
 func (e *PutError) Error() string {
-	return fmt.Sprintf("client: putting %s: block %v at offset %d, %d bytes acknowledged: %v", e.Name, e.Block, e.Offset, e.Acked, e.Err)
+	s := fmt.Sprintf("client: putting %s: block %v at offset %d, %d bytes acknowledged", e.Name, e.Block, e.Offset, e.Acked)
+	for _, lost := range e.Lost {
+		s += fmt.Sprintf(", %s lost in block %d", lost.Address, lost.Block.ID)
+	}
+	return fmt.Sprintf("%s: %v", s, e.Err)
 }
 
 // Unwrap returns Err.
@@ -126,8 +148,7 @@ func Put(ctx context.Context, r io.Reader, name string, to []string, cfg PutConf
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	behind, err := targets(ctx, to[1:])
-	if err != nil {
+	if _, err := targets(ctx, to[1:]); err != nil {
 		return File{}, Stats{}, err
 	}
 	stream, err := packet.NewStream(ctx, packet.StreamConfig{
@@ -143,13 +164,16 @@ func Put(ctx context.Context, r io.Reader, name string, to []string, cfg PutConf
 	if cfg.SHA256 {
 		in.hash = sha256.New()
 	}
-	p := &putter{cfg: cfg, ctx: ctx, to: to, behind: behind, stream: stream, in: in, file: File{Name: name, Blocks: []Block{}}}
+	p := &putter{cfg: cfg, ctx: ctx, blocks: map[*putBlock]bool{}, to: to, nextID: cfg.FirstID, stream: stream, in: in, file: File{Name: name, Blocks: []Block{}}}
 	err = p.run()
 	if waitErr := p.wait(); err == nil {
 		err = waitErr
 	}
 	cancel()
 	p.dropAhead()
+	p.mu.Lock()
+	p.stats.Lost = p.lost
+	p.mu.Unlock()
 	if err != nil {
 		return File{}, p.stats, err
 	}
@@ -189,8 +213,6 @@ func (cfg *PutConfig) setDefaults(to []string) error {
 type putter struct {
 	cfg    PutConfig
 	ctx    context.Context
-	to     []string
-	behind []packet.DatanodeInfo
 	stream *packet.Stream
 	in     *meter
 
@@ -201,6 +223,12 @@ type putter struct {
 	closing chan error // the block before the current one, while its last acks are under way
 	last    *putBlock  // that block
 	ahead   *putBlock  // the next one, while its pipeline is being opened
+
+	mu     sync.Mutex // what follows
+	blocks map[*putBlock]bool
+	to     []string // the datanodes of further pipelines
+	lost   []LostNode
+	nextID int64
 }
 
 // A putBlock is a block that is being put.
@@ -209,7 +237,11 @@ type putBlock struct {
 	block  packet.Block
 	summer *crc.BlockSummer
 	offset int64      // in the file
-	opened chan error // what came of opening its pipeline
+	to     []string   // the datanodes of its first pipeline
+	opened chan error // what came of opening that
+
+	conn  net.Conn // what follows by the putter's mutex: the pipeline, and its datanodes
+	nodes []string
 }
 
 func (p *putter) run() error {
@@ -269,11 +301,12 @@ func (p *putter) start(i int) *putBlock {
 	b := &putBlock{
 		summer: crc.NewBlockSummer(p.cfg.Chunks),
 		offset: int64(i) * p.cfg.BlockSize,
-		block: packet.Block{
-			Pool: p.cfg.Pool, ID: p.cfg.FirstID + int64(i), Stamp: firstStamp, NumBytes: p.cfg.BlockSize,
-		},
+		block:  packet.Block{Pool: p.cfg.Pool, Stamp: firstStamp, NumBytes: p.cfg.BlockSize},
 		opened: make(chan error, 1),
 	}
+	p.mu.Lock()
+	p.blocks[b] = true
+	p.mu.Unlock()
 	go func() { b.opened <- p.open(b) }()
 	return b
 }
@@ -288,45 +321,172 @@ func (p *putter) dropAhead() {
 	}
 }
 
-// open opens a block's pipeline.
+// maxOpens is how often a pipeline is opened at most, as Hadoop's clients do it
+// (dfs.client.block.write.retries and the first time).
+const maxOpens = 4
+
+// open opens a block's pipeline. If that is the fault of a datanode it goes on
+// without, with another block: the datanodes may have the one that failed.
 func (p *putter) open(b *putBlock) error {
-	conn, err := Dial(p.ctx, p.to[0])
+	var id int64
+	p.mu.Lock()
+	b.to = p.to
+	p.mu.Unlock()
+	for opens := 1; ; opens++ {
+		p.mu.Lock()
+		id, p.nextID = p.nextID, p.nextID+1
+		p.mu.Unlock()
+		b.block.ID = id
+		err := p.create(b)
+		if err == nil || p.cfg.Recover == nil || p.ctx.Err() != nil || opens == maxOpens {
+			return err
+		}
+		bad := 0
+		var refused *packet.OpError
+		if errors.As(err, &refused) {
+			if refused.Status != packet.Error {
+				return err // what was asked for is to blame
+			}
+			bad = p.index(b.to, refused.FirstBadLink)
+		}
+		failure := p.blame(b.to, &packet.WriteError{Block: b.block, Node: bad, Err: err})
+		rest, _, recoverErr := p.cfg.Recover(p.ctx, b.to, failure)
+		if recoverErr != nil {
+			return recoverErr
+		}
+		p.drop(b.to, rest, failure)
+		b.to = rest
+	}
+}
+
+// index returns which of the datanodes has a transfer address; the first, if none
+// has.
+func (p *putter) index(to []string, address string) int {
+	behind, _ := targets(p.ctx, to[1:]) // which has not failed before
+	for i, d := range behind {
+		if address == net.JoinHostPort(d.IPAddr, strconv.FormatUint(uint64(d.XferPort), 10)) {
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// indexOfLost returns which of the datanodes has been lost, or -1. The caller
+// holds p.mu.
+func (p *putter) indexOfLost(to []string) int {
+	return slices.IndexFunc(to, func(addr string) bool { return !slices.Contains(p.to, addr) })
+}
+
+// blame returns a failure as that of a datanode that was lost in another block,
+// if there is one in the pipeline.
+func (p *putter) blame(to []string, failure *packet.WriteError) *packet.WriteError {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := p.indexOfLost(to)
+	if i < 0 {
+		return failure
+	}
+	blamed := *failure
+	blamed.Node = i
+	return &blamed
+}
+
+// drop notes which datanodes are left out of a pipeline because of a failure, and
+// breaks the pipelines of other blocks that have them, which would wait for them.
+func (p *putter) drop(to, rest []string, failure *packet.WriteError) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, addr := range to {
+		if slices.Contains(rest, addr) || !slices.Contains(p.to, addr) {
+			continue
+		}
+		p.lost = append(p.lost, LostNode{addr, failure.Block, failure})
+		p.to = slices.DeleteFunc(slices.Clone(p.to), func(a string) bool { return a == addr })
+	}
+	for b := range p.blocks {
+		if p.indexOfLost(b.nodes) >= 0 {
+			b.conn.Close()
+		}
+	}
+}
+
+// create asks for a new block.
+func (p *putter) create(b *putBlock) error {
+	if len(b.to) == 0 {
+		return &ConfigError{"number of datanodes", "at least 1", 0}
+	}
+	behind, err := targets(p.ctx, b.to[1:])
 	if err != nil {
 		return err
 	}
-	request := packet.WriteBlock{
+	conn, err := p.connect(p.ctx, b, b.to)
+	if err != nil {
+		return err
+	}
+	b.w, err = packet.NewWriter(p.ctx, conn, packet.WriteBlock{
 		Block: b.block, ClientName: p.cfg.ClientName, Stage: packet.SetupCreate,
-		PipelineSize: uint32(len(p.to)), Targets: p.behind,
-	}
-	cfg := packet.WriterConfig{Stream: p.stream, Nodes: p.to, SyncOnClose: p.cfg.Sync, Timeout: p.cfg.Timeout}
-	if p.cfg.Chunks.Kind != crc.None {
-		cfg.Sums = b.summer.Add
-	}
-	if p.cfg.Recover != nil {
-		to := p.to
-		cfg.Recover = func(ctx context.Context, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
-			for {
-				rest, stamp, err := p.cfg.Recover(ctx, to, failure)
-				if err != nil {
-					return nil, packet.WriteBlock{}, err
-				}
-				to = rest
-				conn, request, err := p.reopen(ctx, to, stamp, failure)
-				if err == nil || ctx.Err() != nil {
-					return conn, request, err
-				}
-				next := *failure
-				next.Node, next.Err = 0, err
-				failure = &next
-			}
-		}
-	}
-	b.w, err = packet.NewWriter(p.ctx, conn, request, cfg)
+		PipelineSize: uint32(len(b.to)), Targets: behind,
+	}, p.writerConfig(b))
 	return err
 }
 
+// connect connects to the first of a block's datanodes.
+func (p *putter) connect(ctx context.Context, b *putBlock, to []string) (net.Conn, error) {
+	conn, err := p.dial(ctx, to[0])
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b.conn, b.nodes = conn, to
+	if p.indexOfLost(to) >= 0 {
+		conn.Close() // as if it had been there before
+	}
+	return conn, nil
+}
+
+func (p *putter) dial(ctx context.Context, addr string) (net.Conn, error) {
+	timeout := p.cfg.Timeout
+	if timeout <= 0 {
+		timeout = packet.DefaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return Dial(ctx, addr)
+}
+
+func (p *putter) writerConfig(b *putBlock) packet.WriterConfig {
+	cfg := packet.WriterConfig{Stream: p.stream, Nodes: b.to, SyncOnClose: p.cfg.Sync, Timeout: p.cfg.Timeout}
+	if p.cfg.Chunks.Kind != crc.None {
+		cfg.Sums = b.summer.Add
+	}
+	if p.cfg.Recover == nil {
+		return cfg
+	}
+	to := b.to
+	cfg.Recover = func(ctx context.Context, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
+		for {
+			blamed := p.blame(to, failure)
+			rest, stamp, err := p.cfg.Recover(ctx, to, blamed)
+			if err != nil {
+				return nil, packet.WriteBlock{}, err
+			}
+			p.drop(to, rest, blamed)
+			to = rest
+			conn, request, err := p.reopen(ctx, b, to, stamp, failure)
+			if err == nil || ctx.Err() != nil {
+				return conn, request, err
+			}
+			next := *failure
+			next.Node, next.Err = 0, err
+			failure = &next
+		}
+	}
+	return cfg
+}
+
 // reopen connects to a pipeline that goes on with a block.
-func (p *putter) reopen(ctx context.Context, to []string, stamp int64, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
+func (p *putter) reopen(ctx context.Context, b *putBlock, to []string, stamp int64, failure *packet.WriteError) (io.ReadWriteCloser, packet.WriteBlock, error) {
 	if len(to) == 0 {
 		return nil, packet.WriteBlock{}, &ConfigError{"number of datanodes", "at least 1", 0}
 	}
@@ -343,7 +503,7 @@ func (p *putter) reopen(ctx context.Context, to []string, stamp int64, failure *
 	if failure.Closing {
 		request.Stage = packet.PipelineCloseRecovery
 	}
-	conn, err := Dial(ctx, to[0])
+	conn, err := p.connect(ctx, b, to)
 	return conn, request, err
 }
 
@@ -415,6 +575,9 @@ func (p *putter) wait() error {
 	}
 	err := <-p.closing
 	p.closing = nil
+	p.mu.Lock()
+	delete(p.blocks, p.last)
+	p.mu.Unlock()
 	p.count(p.last)
 	if err != nil {
 		return p.failed(p.last, err)
@@ -444,7 +607,9 @@ func (p *putter) count(b *putBlock) {
 }
 
 func (p *putter) failed(b *putBlock, err error) error {
-	e := &PutError{Name: p.file.Name, Offset: b.offset, Block: b.block, Err: err}
+	p.mu.Lock()
+	e := &PutError{Name: p.file.Name, Offset: b.offset, Block: b.block, Lost: p.lost, Err: err}
+	p.mu.Unlock()
 	if b.w != nil {
 		e.Acked = b.w.Acked()
 	}
