@@ -558,3 +558,92 @@ func TestServerShutdownWhileSending(t *testing.T) {
 		t.Errorf("it took %v", d)
 	}
 }
+
+// Whatever is done to the files of a block by others, nobody is served one that
+// is no longer there.
+func TestFilesReplacedOutside(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	_, addr := startServer(t, s, ServerConfig{KeepAlive: time.Minute})
+	p := dial(t, addr)
+	c, b := crc.Chunks{}, testBlock(1)
+	version := func(i int) []byte { return randomBytes(uint64(200+i), 3000) }
+	writeBlock(t, s, b, c, version(0))
+	block, meta := s.find(b).blockPath(), s.find(b).metaPath()
+	put := func(name string, content []byte) string {
+		t.Helper()
+		if err := os.WriteFile(name, content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(what string, i int) {
+		t.Helper()
+		for range 2 {
+			if got, _ := p.get(readRequest(b, 0, -1)); !bytes.Equal(got, version(i)) {
+				t.Errorf("%s: the server sends something else", what)
+			}
+			if got, err := readAll(s, b); err != nil || !bytes.Equal(got, version(i)) {
+				t.Errorf("%s: %d bytes, %v", what, len(got), err)
+			}
+		}
+	}
+	expect("as it was written", 0)
+	rename(put(block+".new", version(1)), block)
+	rename(put(meta+".new", oracleMeta(c, version(1))), meta)
+	expect("renamed over", 1)
+	if err := errors.Join(os.Remove(block), os.Remove(meta)); err != nil {
+		t.Fatal(err)
+	}
+	put(block, version(2))
+	put(meta, oracleMeta(c, version(2)))
+	expect("removed and made anew", 2)
+	rename(block, block+".old")
+	rename(meta, meta+".old")
+	put(block, version(3))
+	put(meta, oracleMeta(c, version(3)))
+	expect("moved away and made anew", 3)
+	rename(block+".old", block)
+	rename(meta+".old", meta)
+	expect("moved back", 2)
+	if err := errors.Join(os.Link(block, block+".link"), os.Link(meta, meta+".link")); err != nil {
+		t.Fatal(err)
+	}
+	expect("linked", 2)
+	rename(put(block+".new", version(4)), block)
+	rename(put(meta+".new", oracleMeta(c, version(4))), meta)
+	expect("replaced, and still linked elsewhere", 4)
+	put(block, version(5))
+	put(meta, oracleMeta(c, version(5)))
+	expect("written in place", 5)
+	rename(put(meta+".new", oracleMeta(crc.Chunks{Kind: crc.CRC32}, version(5))), meta)
+	expect("with other checksums", 5)
+	n := opened(s)
+	expect("opened", 5)
+	if opened(s) != n {
+		t.Error("a file that has not changed is opened again")
+	}
+	// What is gone is an error, and comes back when it does.
+	rename(block, block+".old")
+	if _, err := readAll(s, b); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a block without its file: %v", err)
+	}
+	rename(block+".old", block)
+	expect("there again", 5)
+	// An append goes on with what is there.
+	w, err := s.Append(bg, b, b.Stamp+1, 3000, crc.Chunks{Kind: crc.CRC32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Stamp++
+	expect("being appended to", 5)
+	if err := w.Finalize(bg, false); err != nil {
+		t.Fatal(err)
+	}
+	expect("appended to", 5)
+}

@@ -155,6 +155,7 @@ type replica struct {
 	length int64 // visible: data and checksums are written
 	writer *BlockWriter
 	names  [2]string // of the block file and the .meta file, once they have been opened for reading
+	inodes [2]inode  // and theirs
 	marks  []mark    // of a writer that relays
 	gone   bool      // no longer the store's
 	failed error     // a sync has: what is in the page cache may never get to the disk
