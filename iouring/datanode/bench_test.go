@@ -80,6 +80,30 @@ func BenchmarkServer(b *testing.B) {
 	})
 }
 
+// BenchmarkServerShortReads reads 4 KiB at a time over one connection.
+func BenchmarkServerShortReads(b *testing.B) {
+	s := openStore(b, b.TempDir())
+	_, addr := startServerOn(b, s, ServerConfig{}, "tcp", "127.0.0.1:0")
+	writeBlock(b, s, testBlock(1), crc.Chunks{}, randomBytes(2, 1<<20))
+	request := readRequest(testBlock(1), 8192, 4096)
+	wire := packet.AppendReadStatus(request.Append(nil), packet.ChecksumOK)
+	p := dial(b, addr)
+	first, _ := p.get(request)
+	buf := make([]byte, 8192)
+	b.ReportAllocs()
+	b.SetBytes(4096)
+	for b.Loop() {
+		p.write(wire)
+		for n := 0; n < len(first)+32+31+31; {
+			k, err := p.Conn.Read(buf)
+			if err != nil {
+				b.Fatal(err)
+			}
+			n += k
+		}
+	}
+}
+
 // BenchmarkWriter writes blocks without a connection, a copy standing for what
 // reads a packet from it: through a BlockWriter into the page cache.
 func BenchmarkWriter(b *testing.B) {
@@ -186,5 +210,31 @@ func BenchmarkVerify(b *testing.B) {
 		if r := verify(b, VerifyConfig{}, dir); !r.OK() {
 			b.Fatalf("%+v", r)
 		}
+	}
+}
+
+// BenchmarkOpen opens a block whose files are kept open, and reads 4 KiB of it with
+// the checksums, which is what a short read costs beside the socket.
+func BenchmarkOpen(b *testing.B) {
+	s := openStore(b, b.TempDir())
+	writeBlock(b, s, testBlock(1), crc.Chunks{}, randomBytes(4, 1<<20))
+	buf, err := s.arena.Get(bg, 4096+32)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer buf.Release()
+	for _, read := range []bool{false, true} {
+		b.Run(fmt.Sprintf("read=%t", read), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				r, err := s.Open(testBlock(1))
+				if err == nil && read {
+					err = r.ReadChunks(bg, buf.Slice(32, 4096+32), buf.Slice(0, 32), 8192)
+				}
+				if err := errors.Join(err, r.Close()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

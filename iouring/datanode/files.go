@@ -5,6 +5,7 @@ package datanode
 import (
 	"errors"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -74,30 +75,47 @@ type replicaFiles struct {
 // acquire opens the files of a replica, or takes those that are open. The caller
 // holds r.mu.
 func (r *replica) acquire() (f replicaFiles, reason string, err error) {
-	if r.names == [2]string{} {
-		r.names = [2]string{r.blockPath(), r.metaPath()}
+	if r.kept[0].name == "" {
+		r.kept = [2]keptFile{{name: r.blockPath()}, {name: r.metaPath()}}
 	}
-	if f.blk, err = r.get(0); err != nil {
+	now := time.Now()
+	if f.blk, err = r.get(0, now); err != nil {
 		return replicaFiles{}, "cannot open the block file", err
 	}
-	if f.meta, err = r.get(1); err != nil {
+	if f.meta, err = r.get(1, now); err != nil {
 		return replicaFiles{}, "cannot open the .meta file", errors.Join(err, f.blk.Release())
 	}
 	return f, "", nil
 }
 
+// checkEvery is how long what others have done to a file may go unnoticed. To look
+// at every read would take longer than all the rest of opening a block.
+const checkEvery = 10 * time.Millisecond
+
+// A keptFile is what is known of an open file of a replica.
+type keptFile struct {
+	name    string
+	file    *iouring.CachedFile // which may be closed again; to tell it from another
+	inode   inode
+	checked time.Time
+}
+
 // get opens one of the files.
-func (r *replica) get(i int) (*iouring.CachedFile, error) {
-	for {
-		f, err := r.vol.files.Get(r.names[i])
+func (r *replica) get(i int, now time.Time) (*iouring.CachedFile, error) {
+	for kept := &r.kept[i]; ; {
+		f, err := r.vol.files.Get(kept.name)
 		if err != nil {
 			return nil, err
 		}
-		current, err := r.current(i, f)
-		if current {
+		if f == kept.file && now.Sub(kept.checked) < checkEvery {
 			return f, nil
 		}
-		_ = r.vol.files.Forget(r.names[i])
+		current, err := r.current(i, f)
+		if current {
+			kept.file, kept.checked = f, now
+			return f, nil
+		}
+		_ = r.vol.files.Forget(kept.name)
 		if err := errors.Join(err, f.Release()); err != nil {
 			return nil, err
 		}
@@ -121,16 +139,17 @@ func inodeOf(s *unix.Stat_t) inode {
 // somebody else may have put another one in its place, which then counts, or
 // removed it.
 func (r *replica) current(i int, f *iouring.CachedFile) (bool, error) {
+	kept := &r.kept[i]
 	var open, named unix.Stat_t
 	if err := unix.Fstat(int(f.OS().Fd()), &open); err != nil {
-		return false, &os.PathError{Op: "fstat", Path: r.names[i], Err: err}
+		return false, &os.PathError{Op: "fstat", Path: kept.name, Err: err}
 	}
-	now, before := inodeOf(&open), r.inodes[i]
+	now, before := inodeOf(&open), kept.inode
 	if now == before {
 		return true, nil
 	}
-	if err := unix.Stat(r.names[i], &named); err != nil {
-		return false, &os.PathError{Op: "stat", Path: r.names[i], Err: err}
+	if err := unix.Stat(kept.name, &named); err != nil {
+		return false, &os.PathError{Op: "stat", Path: kept.name, Err: err}
 	}
 	if open.Dev != named.Dev || open.Ino != named.Ino {
 		return false, nil
@@ -138,7 +157,7 @@ func (r *replica) current(i int, f *iouring.CachedFile) (bool, error) {
 	if i == 1 && before != (inode{}) && r.state == finalized {
 		r.known = false // what it says is to be learned anew
 	}
-	r.inodes[i] = now
+	kept.inode = now
 	return true, nil
 }
 
@@ -149,11 +168,11 @@ func (f replicaFiles) release() error {
 // forget makes the next reader open the files anew: they have been moved or
 // removed, or are about to be. The caller holds r.mu.
 func (r *replica) forget() {
-	if r.names == [2]string{} {
+	if r.kept[0].name == "" {
 		return
 	}
-	for _, name := range r.names {
-		_ = r.vol.files.Forget(name) // closing what is only read loses nothing
+	for _, kept := range r.kept {
+		_ = r.vol.files.Forget(kept.name) // closing what is only read loses nothing
 	}
-	r.names, r.inodes = [2]string{}, [2]inode{}
+	r.kept = [2]keptFile{}
 }

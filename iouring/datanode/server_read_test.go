@@ -560,7 +560,7 @@ func TestServerShutdownWhileSending(t *testing.T) {
 }
 
 // Whatever is done to the files of a block by others, nobody is served one that
-// is no longer there.
+// is no longer there, from a moment later on.
 func TestFilesReplacedOutside(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	_, addr := startServer(t, s, ServerConfig{KeepAlive: time.Minute})
@@ -584,6 +584,7 @@ func TestFilesReplacedOutside(t *testing.T) {
 	}
 	expect := func(what string, i int) {
 		t.Helper()
+		time.Sleep(checkEvery)
 		for range 2 {
 			if got, _ := p.get(readRequest(b, 0, -1)); !bytes.Equal(got, version(i)) {
 				t.Errorf("%s: the server sends something else", what)
@@ -630,6 +631,7 @@ func TestFilesReplacedOutside(t *testing.T) {
 	}
 	// What is gone is an error, and comes back when it does.
 	rename(block, block+".old")
+	time.Sleep(checkEvery)
 	if _, err := readAll(s, b); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a block without its file: %v", err)
 	}

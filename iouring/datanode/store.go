@@ -154,11 +154,10 @@ type replica struct {
 	stamp  int64
 	length int64 // visible: data and checksums are written
 	writer *BlockWriter
-	names  [2]string // of the block file and the .meta file, once they have been opened for reading
-	inodes [2]inode  // and theirs
-	marks  []mark    // of a writer that relays
-	gone   bool      // no longer the store's
-	failed error     // a sync has: what is in the page cache may never get to the disk
+	kept   [2]keptFile // the block file and the .meta file, once they have been opened for reading
+	marks  []mark      // of a writer that relays
+	gone   bool        // no longer the store's
+	failed error       // a sync has: what is in the page cache may never get to the disk
 
 	// What the .meta file says, once known. While length is not a multiple of
 	// the chunk size, lastSum is the checksum of the partial chunk of this
