@@ -31,7 +31,8 @@ test-purego: ## the same without assembly
 race: ## the tests under the race detector
 	CGO_ENABLED=1 $(GO) test -race ./...
 
-stress: ## random programs against the packetizer and its pool, under the race detector
+stress: ## random programs against the packetizer and its pool, and appends beside reads for a minute, under the race detector
+	CGO_ENABLED=1 $(GO) test -race -timeout 10m -run ReadWhileWriting ./iouring/datanode -concurrent 1m
 	PACKET_PROGRAMS=20000 CGO_ENABLED=1 $(GO) test -race -timeout 90m -run 'Programs|PoolModel|Leaks' ./crc/packet
 
 test-arm64: ## the tests for arm64 under qemu-aarch64, one CPU model after another
