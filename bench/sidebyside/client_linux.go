@@ -48,6 +48,9 @@ const (
 	opOpen  = "open"
 	opBlock = "block"
 	opDone  = "done"
+
+	opBarePut = "bare put"
+	opBareGet = "bare get"
 )
 
 // An answer is what came of it.
@@ -63,6 +66,7 @@ func Serve(ctx context.Context) error {
 	out := json.NewEncoder(os.NewFile(3, "answers"))
 	in := json.NewDecoder(os.Stdin)
 	var stream *packet.Stream
+	buf := make([]byte, barePiece)
 	for {
 		var c command
 		if err := in.Decode(&c); err == io.EOF {
@@ -87,6 +91,10 @@ func Serve(ctx context.Context) error {
 			var s client.Stats
 			s, err = client.Get(ctx, discard{}, &c.Manifest, &c.Manifest.Files[0], []string{c.Addr}, client.GetConfig{})
 			a.Bytes = s.Bytes
+		case opBarePut:
+			err = bareMove(ctx, c.Addr, barePut, c.Length, buf)
+		case opBareGet:
+			err = bareMove(ctx, c.Addr, bareGet, c.Length, buf)
 		default:
 			err = fmt.Errorf("no such operation: %q", c.Op)
 		}
@@ -173,7 +181,7 @@ func startClient(ctx context.Context) (*goClient, error) {
 		return nil, err
 	}
 	defer w.Close()
-	c := &goClient{cmd: exec.CommandContext(ctx, program, "interop-bench"), out: json.NewDecoder(bufio.NewReader(r)), end: r.Close}
+	c := &goClient{cmd: exec.CommandContext(ctx, program, experiment), out: json.NewDecoder(bufio.NewReader(r)), end: r.Close}
 	c.cmd.Env = append(os.Environ(), envClient+"=1")
 	c.cmd.ExtraFiles = []*os.File{w}
 	c.cmd.Stderr = os.Stderr

@@ -19,10 +19,12 @@ import (
 
 // Experiment is the experiment.
 var Experiment = lab.Experiment{
-	Name:    "interop-bench",
+	Name:    experiment,
 	Summary: "put and get, Hadoop's and our client to Hadoop's and our datanode (HDFS-6561)",
 	Run:     run,
 }
+
+const experiment = "interop-bench"
 
 // size is how long the experiment runs.
 type size struct {
@@ -37,12 +39,15 @@ const gib = 1 << 30
 var cache = filepath.Join("..", ".cache", "hadoop")
 
 func run(ctx context.Context, quick bool, r *lab.Report) error {
-	if IsClient() {
+	switch {
+	case IsClient():
 		return Serve(ctx)
+	case IsNode():
+		return ServeBare()
 	}
 	sz := size{warm: 4, rounds: 9, length: gib, extras: true}
 	if quick {
-		sz = size{warm: 2, rounds: 3, length: gib / 4}
+		sz = size{warm: 2, rounds: 2, length: gib / 4}
 	}
 	dir, err := filepath.Abs(cache)
 	if err != nil {
@@ -63,7 +68,7 @@ func run(ctx context.Context, quick bool, r *lab.Report) error {
 // operation.
 type row struct {
 	name       string
-	client     string // java or ours
+	client     string // java, ours or bare
 	node       string
 	packetSize int // 0: the client's default
 	get        bool
@@ -74,6 +79,7 @@ type row struct {
 const (
 	java = "java"
 	ours = "go"
+	bare = "bare"
 )
 
 // samples are those of one operation of a row.
@@ -86,7 +92,7 @@ type samples struct {
 func rowsOf(sz size, haveJava bool) []*row {
 	var rows []*row
 	add := func(client, node, suffix string, packetSize int, get bool) {
-		if haveJava || client == ours && node == ours {
+		if haveJava || client != java && node != java {
 			rows = append(rows, &row{
 				name: client + "-to-" + node + suffix, client: client, node: node, packetSize: packetSize, get: get,
 				ops: map[string]*samples{"put": {}, "get": {}},
@@ -97,6 +103,7 @@ func rowsOf(sz size, haveJava bool) []*row {
 	add(ours, java, "", 0, true)
 	add(java, ours, "", 0, true)
 	add(ours, ours, "", 0, true)
+	add(bare, bare, "", 0, true)
 	if sz.extras {
 		add(java, java, "/packets=1m", 1<<20, false)
 		add(ours, java, "/packets=64k", packet.DefaultPacketSize, false)
@@ -143,11 +150,14 @@ const (
 
 // judge enters metrics, ratios and targets.
 func judge(rows []*row, noJava string, r *lab.Report) {
-	var base *row
+	var base, least *row
 	worst := 0.0
 	for _, row := range rows {
-		if row.name == "java-to-java" {
+		switch row.name {
+		case "java-to-java":
 			base = row
+		case "bare-to-bare":
+			least = row
 		}
 	}
 	for _, row := range rows {
@@ -162,6 +172,9 @@ func judge(rows []*row, noJava string, r *lab.Report) {
 			r.Metric(name+"/datanode-cpu-s-per-gib", lab.Median(s.nodeCPU))
 			r.Metric(name+"/client-peak-rss-bytes", lab.Median(s.clientPeak))
 			r.Metric(name+"/datanode-peak-rss-bytes", lab.Median(s.nodePeak))
+			if row != least {
+				r.Ratio(name+"/cpu/vs=bare-to-bare", lab.Quotient(s.cpu, least.ops[op].cpu))
+			}
 			if base == nil || row == base {
 				continue
 			}
@@ -195,11 +208,12 @@ func (b *bench) print(rows []*row, dir string, r *lab.Report) {
 	}
 	r.Printf("%d MiB in blocks of %d MiB to one datanode below %s (%s), page cache and loopback TCP; %d rounds after %d\n",
 		b.sz.length>>20, client.DefaultBlockSize>>20, dir, fileSystem(dir), b.sz.rounds, b.sz.warm)
+	r.Printf("bare-to-bare moves the bytes with large reads and writes and does nothing else\n")
 	r.Printf("packets without a size in the name: Java's of 64 KiB, ours adapt from 64 KiB up to 1 MiB\n\n")
 	r.Printf("%-27s %12s %12s %9s %9s %7s %7s %9s %9s\n", "", "wall s/GiB", "CPU s/GiB", "client", "datanode", "wall x", "CPU x", "client", "datanode")
 	r.Printf("%-27s %12s %12s %9s %9s %7s %7s %9s %9s\n", "", "", "", "CPU", "CPU", "", "", "MiB", "MiB")
 	for _, op := range []string{"put", "get"} {
-		base := rows[0].ops[op]
+		base := rows[0].ops[op] // java-to-java, if that is there
 		for _, row := range rows {
 			s := row.ops[op]
 			if len(s.wall) == 0 {

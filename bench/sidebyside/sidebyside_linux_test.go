@@ -15,20 +15,25 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if IsClient() {
-		if err := Serve(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+	var err error
+	switch {
+	case IsClient():
+		err = Serve(context.Background())
+	case IsNode():
+		err = ServeBare()
+	default:
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
-// TestWithoutJava runs a tiny version of the row that needs no Java and looks for
+// TestWithoutJava runs a tiny version of the rows that need no Java and looks for
 // every target.
 func TestWithoutJava(t *testing.T) {
-	r := lab.NewReport("interop-bench", io.Discard)
+	r := lab.NewReport(experiment, io.Discard)
 	sz := size{warm: 1, rounds: 2, length: 3<<20 + 77, extras: true}
 	if err := measure(context.Background(), sz, "", "no java", r); err != nil {
 		t.Fatal(err)
@@ -41,7 +46,7 @@ func TestWithoutJava(t *testing.T) {
 			t.Errorf("%s is not skipped", target.Name)
 		}
 	}
-	for _, name := range []string{"go-to-go/put/cpu-s-per-gib", "go-to-go/get/wall-s-per-gib", "go-to-go/packets=64k/put/datanode-peak-rss-bytes"} {
+	for _, name := range []string{"go-to-go/put/cpu-s-per-gib", "go-to-go/get/wall-s-per-gib", "bare-to-bare/get/cpu-s-per-gib", "go-to-go/packets=64k/put/datanode-peak-rss-bytes"} {
 		if r.Metrics[name] <= 0 {
 			t.Errorf("%s is %v", name, r.Metrics[name])
 		}
@@ -70,13 +75,13 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	want := []string{
-		"java-to-java", "go-to-java", "java-to-go", "go-to-go",
+		"java-to-java", "go-to-java", "java-to-go", "go-to-go", "bare-to-bare",
 		"java-to-java/packets=1m", "go-to-java/packets=64k", "go-to-go/packets=64k",
 	}
 	if !slices.Equal(names, want) {
 		t.Errorf("rows %q, want %q", names, want)
 	}
-	r := lab.NewReport("interop-bench", io.Discard)
+	r := lab.NewReport(experiment, io.Discard)
 	judge(rows, "", r)
 	for i, want := range []struct {
 		name  string
@@ -125,7 +130,7 @@ func TestCheck(t *testing.T) {
 	if err := b.goTransfer(row, "/file").put(); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.check(ctx, dir); err != nil {
+	if err := b.check(ctx, dir, true); err != nil {
 		t.Fatal(err)
 	}
 	all, err := replicas(dir)
@@ -146,7 +151,7 @@ func TestCheck(t *testing.T) {
 		if _, err := f.WriteAt(one[:], at); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.check(ctx, dir); err == nil {
+		if err := b.check(ctx, dir, true); err == nil {
 			t.Errorf("nothing is wrong with %s", path)
 		}
 		one[0] ^= 1
@@ -160,13 +165,13 @@ func TestCheck(t *testing.T) {
 	}
 	flip(all[0].path, 1<<20)
 	flip(metas[0], 100)
-	if err := b.check(ctx, dir); err != nil {
+	if err := b.check(ctx, dir, true); err != nil {
 		t.Error(err)
 	}
 	if err := forget(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.check(ctx, dir); err == nil {
+	if err := b.check(ctx, dir, true); err == nil {
 		t.Error("a file that is gone is complete")
 	}
 }
