@@ -366,6 +366,7 @@ func TestPipelineSetup(t *testing.T) {
 			for _, to := range test.targets {
 				req.Targets = append(req.Targets, info(to))
 			}
+			req.PipelineSize = uint32(len(req.Targets) + 1)
 			for range 2 { // nothing is left that would be in the way of another try
 				c := dial(t, p.links[0].Addr())
 				c.write(req.Append(nil))
@@ -382,6 +383,20 @@ func TestPipelineSetup(t *testing.T) {
 			}
 		})
 	}
+	t.Run("exists, said to the node before", func(t *testing.T) {
+		req := writeRequest(testBlock(5), crc.Chunks{})
+		req.PipelineSize = 3
+		last, err := net.ResolveTCPAddr("tcp", p.to[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := dial(t, last)
+		c.write(req.Append(nil))
+		if r := c.response(); r.Status != packet.ErrorExists || r.FirstBadLink != p.links[2].to {
+			t.Errorf("%+v, expected %v by %s", r, packet.ErrorExists, p.links[2].to)
+		}
+		c.eof()
+	})
 	checkFiles(t, p.stores[2], testBlock(5), crc.Chunks{}, data)
 }
 

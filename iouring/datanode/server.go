@@ -438,10 +438,10 @@ func outOfResources(err error) bool {
 }
 
 // refuse answers a request that is not carried out, and logs it.
-func (c *conn) refuse(b packet.Block, status packet.Status, message string) {
+func (c *conn) refuse(b packet.Block, response packet.BlockOpResponse) {
 	c.server.stats.Add(statRefused, 1)
-	c.server.log.Warn("request refused", "peer", c.RemoteAddr(), "block", b, "status", status, "reason", message)
-	_ = c.send((&packet.BlockOpResponse{Status: status, Message: message}).Append(nil))
+	c.server.log.Warn("request refused", "peer", c.RemoteAddr(), "block", b, "status", response.Status, "reason", response.Message)
+	_ = c.send(response.Append(nil))
 }
 
 // statusOf returns how a failed operation of the store is answered.

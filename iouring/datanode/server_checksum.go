@@ -18,7 +18,7 @@ import (
 // be used for another request.
 func (c *conn) checksum(req *packet.BlockChecksum) bool {
 	refuse := func(reason string) bool {
-		c.refuse(req.Block, packet.Error, fmt.Sprintf("opBlockChecksum %s received exception %s", req.Block, reason))
+		c.refuse(req.Block, packet.BlockOpResponse{Status: packet.Error, Message: fmt.Sprintf("opBlockChecksum %s received exception %s", req.Block, reason)})
 		return false
 	}
 	r, err := c.server.store.Open(req.Block)

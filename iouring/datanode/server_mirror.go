@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -73,8 +74,8 @@ func (s *Server) connect(ctx context.Context, req *packet.WriteBlock) (*mirror, 
 	switch {
 	case err != nil:
 		response = packet.BlockOpResponse{Status: packet.Error, FirstBadLink: name, Message: err.Error()}
-	case response.FirstBadLink == "":
-		response.FirstBadLink = name
+	case !slices.ContainsFunc(req.Targets, func(d packet.DatanodeInfo) bool { return transferAddress(&d) == response.FirstBadLink }):
+		response.FirstBadLink = name // the client knows the node by this
 	}
 	response.HasFirstBadLink = true
 	s.log.Warn("cannot open the rest of a pipeline", "block", req.Block, "node", name, "status", response.Status,

@@ -14,7 +14,7 @@ import (
 func (c *conn) read(req *packet.ReadBlock) bool {
 	refuse := func(reason string) bool {
 		// Hadoop's text, by which clients may know it.
-		c.refuse(req.Block, packet.Error, fmt.Sprintf("opReadBlock %s received exception %s", req.Block, reason))
+		c.refuse(req.Block, packet.BlockOpResponse{Status: packet.Error, Message: fmt.Sprintf("opReadBlock %s received exception %s", req.Block, reason)})
 		return false
 	}
 	r, err := c.server.store.Open(req.Block)

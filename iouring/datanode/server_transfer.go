@@ -24,7 +24,7 @@ func (c *conn) transfer(req *packet.TransferBlock) bool {
 	if errors.As(err, &refused) {
 		status = refused.Status
 	}
-	c.refuse(req.Block, status, err.Error())
+	c.refuse(req.Block, packet.BlockOpResponse{Status: status, Message: err.Error()})
 	return false
 }
 

@@ -32,7 +32,9 @@ func (c *conn) write(req *packet.WriteBlock) {
 	session.changed.L = &session.mu
 	w, err := session.open()
 	if err != nil {
-		c.refuse(req.Block, statusOf(err), err.Error())
+		c.refuse(req.Block, packet.BlockOpResponse{
+			Status: statusOf(err), Message: err.Error(), HasFirstBadLink: true, FirstBadLink: c.linkOf(req),
+		})
 		if session.copies {
 			c.linger()
 		}
@@ -86,6 +88,17 @@ func (c *conn) write(req *packet.WriteBlock) {
 	if session.answered {
 		c.linger()
 	}
+}
+
+// linkOf returns how the node before this one in a pipeline reaches it: behind a
+// datanode of Hadoop's, which passes an answer on as it is, the client would
+// blame the first node if none were named. It is "" for the first node.
+func (c *conn) linkOf(req *packet.WriteBlock) string {
+	a, ok := c.LocalAddr().(*net.TCPAddr)
+	if !ok || int64(req.PipelineSize) <= int64(len(req.Targets))+1 {
+		return ""
+	}
+	return a.String()
 }
 
 // A writeSession receives the packets of one block.
