@@ -240,6 +240,10 @@ type ownNode struct {
 }
 
 func startOwnNode(dir string) (*ownNode, error) {
+	return startOwnNodeWith(dir, datanode.ServerConfig{})
+}
+
+func startOwnNodeWith(dir string, cfg datanode.ServerConfig) (*ownNode, error) {
 	store, err := datanode.OpenStore(datanode.StoreConfig{Dirs: []string{dir}})
 	if err != nil {
 		return nil, err
@@ -248,7 +252,7 @@ func startOwnNode(dir string) (*ownNode, error) {
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	n := &ownNode{store, datanode.NewServer(store, datanode.ServerConfig{}), l.Addr().(*net.TCPAddr), make(chan error, 1)}
+	n := &ownNode{store, datanode.NewServer(store, cfg), l.Addr().(*net.TCPAddr), make(chan error, 1)}
 	go func() { n.served <- n.server.Serve(l) }()
 	return n, nil
 }

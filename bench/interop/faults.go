@@ -6,15 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
 	"github.com/blockpath/blockpath/crc/packet"
+	"github.com/blockpath/blockpath/iouring/datanode"
 )
 
 var faultChecks = []check{
@@ -22,6 +27,7 @@ var faultChecks = []check{
 	{"faults/our writer to Hadoop", weWriteDamaged},
 	{"faults/Hadoop's reader from us", hadoopReadsDamaged},
 	{"faults/our reader from Hadoop", weReadDamaged},
+	{"faults/between datanodes", damagedBetweenNodes},
 }
 
 // A fault is what happens to one message between a client and a datanode. The
@@ -33,6 +39,9 @@ type fault struct {
 	damage func(*message)
 	hadoop string                    // what Hadoop's client says then, a regular expression
 	ours   func(error, message) bool // whether ours says it; the message is as it was before
+
+	// What Hadoop's datanode and ours log, regular expressions; "" if it is nothing.
+	hadoopNode, ourNode string
 }
 
 // once makes the tap damage the first message that the fault is about. The
@@ -117,52 +126,67 @@ const (
 
 // writeFaults happen to a block on its way to one datanode.
 var writeFaults = []fault{
-	{"a byte of data", writtenPacket, 2, flipData, noNode, refusedByAck},
-	{"a checksum", writtenPacket, 2, flipSum, noNode, refusedByAck},
-	{"version 27", requestMessage, 0, version27, noPipeline, lost},
-	{"operation 99", requestMessage, 0, operation99, noPipeline, lost},
-	{"a request cut short", requestMessage, 0, cutInside, noPipeline, lost},
-	{"PLEN 3", writtenPacket, 1, plen(3), noNode, lost},
-	{"PLEN -1", writtenPacket, 1, plen(-1), noNode, lost},
-	{"PLEN above the limit", writtenPacket, 1, plen(packet.MaxPacketLen + 1), noNode, lost},
-	{"HLEN -1", writtenPacket, 1, hlen(-1), noNode, lost},
-	{"HLEN 0", writtenPacket, 1, hlen(0), noNode, lost},
-	{"dataLen above PLEN", writtenPacket, 1, header(func(h *packet.Header) { h.DataLen *= 2 }), noNode, lost},
-	{"dataLen too short", writtenPacket, 1, header(func(h *packet.Header) { h.DataLen -= 512 }), noNode, lost},
-	{"a gap", writtenPacket, 1, header(func(h *packet.Header) { h.Offset += 512 }), noNode, lost},
-	{"cut in a packet", writtenPacket, 2, cutInside, noNode, lost},
-	{"cut between packets", writtenPacket, 2, cutBehind, noNode, lost},
-	{"cut in an ack", ackMessage, 1, cutInside, noNode, lost},
-	{"the response lost", responseMessage, 0, leaveOut, noPipeline, lost},
-	{"the response cut short", responseMessage, 0, cutInside, noPipeline, lost},
+	{"a byte of data", writtenPacket, 2, flipData, noNode, refusedByAck,
+		`Checksum error in block .* offsetInBlock = 129024 offsetInPacket = 512`, `damaged packet.* seqno=2 .*mismatch in the 512 bytes at offset 129536`},
+	{"a checksum", writtenPacket, 2, flipSum, noNode, refusedByAck,
+		`Checksum error in block .* offsetInBlock = 129024 offsetInPacket = 1024`, `damaged packet.* seqno=2 .*mismatch in the 512 bytes at offset 130048`},
+	{"version 27", requestMessage, 0, version27, noPipeline, lost,
+		`Version Mismatch \(Expected: 28, Received: 27 \)`, `data transfer version 27, expected 28`},
+	{"operation 99", requestMessage, 0, operation99, noPipeline, lost,
+		`processing unknown operation`, `unknown operation 99`},
+	{"a request cut short", requestMessage, 0, cutInside, noPipeline, lost,
+		`InvalidProtocolBufferException`, ""},
+	{"PLEN 3", writtenPacket, 1, plen(3), noNode, lost,
+		`Invalid payload length 3`, `PLEN at offset 65047: expected at least 4, got 3`},
+	{"PLEN -1", writtenPacket, 1, plen(-1), noNode, lost,
+		`Invalid payload length -1`, `PLEN at offset 65047: expected at least 4, got -1`},
+	{"PLEN above the limit", writtenPacket, 1, plen(packet.MaxPacketLen + 1), noNode, lost,
+		`Incorrect value for packet payload size: 16777217`, `PLEN \+ HLEN at offset 65047: expected at most 16777216`},
+	{"HLEN -1", writtenPacket, 1, hlen(-1), noNode, lost,
+		`Invalid header length -1`, `HLEN at offset 65047: expected at least 0, got -1`},
+	{"HLEN 0", writtenPacket, 1, hlen(0), noNode, lost,
+		`missing required fields: offsetInBlock`, `packet header at offset 65047: expected field 1`},
+	{"dataLen above PLEN", writtenPacket, 1, header(func(h *packet.Header) { h.DataLen *= 2 }), noNode, lost,
+		`data length in packet header exceeds data length received`, `dataLen at offset 65047: expected at most 65016 \(PLEN - 4\), got 129024`},
+	{"dataLen too short", writtenPacket, 1, header(func(h *packet.Header) { h.DataLen -= 512 }), noNode, lost,
+		`Invalid checksum length: received length is 1016 but expected length is 500`, `packet 1 at offset 64512 .*wrong length of checksums: expected 500, got 1016`},
+	{"a gap", writtenPacket, 1, header(func(h *packet.Header) { h.Offset += 512 }), noNode, lost,
+		`Received an out-of-sequence packet for .* at offset 65024. Expecting packet starting at 64512`, `packet 1 at offset 65024 .*data is missing before it: expected 64512`},
+	{"cut in a packet", writtenPacket, 2, cutInside, noNode, lost,
+		`Premature EOF`, ""},
+	{"cut between packets", writtenPacket, 2, cutBehind, noNode, lost,
+		`Premature EOF`, ""},
+	{"cut in an ack", ackMessage, 1, cutInside, noNode, lost, "", ""},
+	{"the response lost", responseMessage, 0, leaveOut, noPipeline, lost, "", ""},
+	{"the response cut short", responseMessage, 0, cutInside, noPipeline, lost, "", ""},
 }
 
 // readFaults happen to a block on its way from a datanode.
 var readFaults = []fault{
-	{"a byte of data", readPacket, 1, flipData, `ChecksumException`, mismatch(512)},
-	{"a checksum", readPacket, 1, flipSum, `ChecksumException`, mismatch(1024)},
-	{"version 27", requestMessage, 0, version27, `EOFException|Connection reset|Premature EOF`, lost},
-	{"operation 99", requestMessage, 0, operation99, `EOFException|Connection reset|Premature EOF`, lost},
-	{"a request cut short", requestMessage, 0, cutInside, `EOFException|Connection reset|Premature EOF`, lost},
-	{"PLEN 3", readPacket, 1, plen(3), `Invalid payload length 3`, malformed},
-	{"PLEN -1", readPacket, 1, plen(-1), `Invalid payload length -1`, malformed},
-	{"PLEN above the limit", readPacket, 1, plen(packet.MaxPacketLen + 1), `Incorrect value for packet payload size: 16777217`, malformed},
-	{"HLEN -1", readPacket, 1, hlen(-1), `Invalid header length -1`, malformed},
-	{"HLEN 0", readPacket, 1, hlen(0), `InvalidProtocolBufferException`, malformed},
-	{"dataLen above PLEN", readPacket, 1, header(func(h *packet.Header) { h.DataLen *= 2 }), `data length in packet header exceeds data length received`, malformed},
-	{"a packet left out", readPacket, 1, header(func(h *packet.Header) { h.Seqno++ }), `error in packet header`, malformed},
-	{"data in the last packet", readPacket, 1, header(func(h *packet.Header) { h.Last = true }), `error in packet header`, malformed},
-	{"cut in a packet", readPacket, 1, cutInside, `Premature EOF`, lost},
-	{"cut between packets", readPacket, 1, cutBehind, `Premature EOF`, lost},
-	{"the response lost", responseMessage, 0, leaveOut, `EOFException|Connection reset|Premature EOF`, lost},
-	{"the response cut short", responseMessage, 0, cutInside, `EOFException|Connection reset|Premature EOF|Protobuf|protocol message`, lost},
+	{"a byte of data", readPacket, 1, flipData, `ChecksumException`, mismatch(512), "", ""},
+	{"a checksum", readPacket, 1, flipSum, `ChecksumException`, mismatch(1024), "", ""},
+	{"version 27", requestMessage, 0, version27, `EOFException|Connection reset|Premature EOF`, lost, "", ""},
+	{"operation 99", requestMessage, 0, operation99, `EOFException|Connection reset|Premature EOF`, lost, "", ""},
+	{"a request cut short", requestMessage, 0, cutInside, `EOFException|Connection reset|Premature EOF`, lost, "", ""},
+	{"PLEN 3", readPacket, 1, plen(3), `Invalid payload length 3`, malformed, "", ""},
+	{"PLEN -1", readPacket, 1, plen(-1), `Invalid payload length -1`, malformed, "", ""},
+	{"PLEN above the limit", readPacket, 1, plen(packet.MaxPacketLen + 1), `Incorrect value for packet payload size: 16777217`, malformed, "", ""},
+	{"HLEN -1", readPacket, 1, hlen(-1), `Invalid header length -1`, malformed, "", ""},
+	{"HLEN 0", readPacket, 1, hlen(0), `InvalidProtocolBufferException`, malformed, "", ""},
+	{"dataLen above PLEN", readPacket, 1, header(func(h *packet.Header) { h.DataLen *= 2 }), `data length in packet header exceeds data length received`, malformed, "", ""},
+	{"a packet left out", readPacket, 1, header(func(h *packet.Header) { h.Seqno++ }), `error in packet header`, malformed, "", ""},
+	{"data in the last packet", readPacket, 1, header(func(h *packet.Header) { h.Last = true }), `error in packet header`, malformed, "", ""},
+	{"cut in a packet", readPacket, 1, cutInside, `Premature EOF`, lost, "", ""},
+	{"cut between packets", readPacket, 1, cutBehind, `Premature EOF`, lost, "", ""},
+	{"the response lost", responseMessage, 0, leaveOut, `EOFException|Connection reset|Premature EOF`, lost, "", ""},
+	{"the response cut short", responseMessage, 0, cutInside, `EOFException|Connection reset|Premature EOF|Protobuf|protocol message`, lost, "", ""},
 	{"an answer that is an error", responseMessage, 0, func(m *message) {
 		r := packet.BlockOpResponse{Status: packet.Error, Message: "no"}
 		m.bytes = r.Append(nil)
 	}, `Got error, status=ERROR, status message no`, func(err error, _ message) bool {
 		var op *packet.OpError
 		return errors.As(err, &op) && op.Status == packet.Error && op.Message == "no"
-	}},
+	}, "", ""},
 }
 
 // said records whether Hadoop's client says of a fault what it should.
@@ -175,15 +199,63 @@ func (t *trial) said(f *fault, refused *hadoop.Refusal) {
 	t.same(err == nil && match, true, "%s: what Hadoop's client says is not %s: %v", f.name, f.hadoop, refused)
 }
 
+// A nodeLog keeps what a datanode of ours logs.
+type nodeLog struct {
+	mu   sync.Mutex
+	more sync.Cond
+	text []byte
+	late bool
+}
+
+func newNodeLog() *nodeLog {
+	l := new(nodeLog)
+	l.more.L = &l.mu
+	return l
+}
+
+func (l *nodeLog) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, line...)
+	l.more.Broadcast()
+	return len(line), nil
+}
+
+// await waits for a match, and forgets everything.
+func (l *nodeLog) await(pattern string) error {
+	match, err := regexp.Compile(pattern)
+	if err != nil {
+		return err
+	}
+	timer := time.AfterFunc(patience, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.late = true
+		l.more.Broadcast()
+	})
+	defer timer.Stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !match.Match(l.text) {
+		if l.late {
+			return fmt.Errorf("our node does not log %s, but %s", pattern, l.text)
+		}
+		l.more.Wait()
+	}
+	l.text = nil
+	return nil
+}
+
 // hadoopWritesDamaged damages what Hadoop's client writes to a node of ours.
 func hadoopWritesDamaged(t *trial) (err error) {
-	own, err := startOwnNode(t.dir)
+	log := newNodeLog()
+	own, err := startOwnNodeWith(t.dir, datanode.ServerConfig{Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, own.close()) }()
 	for i := range writeFaults {
-		if err := t.hadoopWriteDamaged(&writeFaults[i], own); err != nil {
+		if err := t.hadoopWriteDamaged(&writeFaults[i], own, log); err != nil {
 			return fmt.Errorf("%s: %w", writeFaults[i].name, err)
 		}
 		// both go on
@@ -196,7 +268,7 @@ func hadoopWritesDamaged(t *trial) (err error) {
 	return nil
 }
 
-func (t *trial) hadoopWriteDamaged(f *fault, own *ownNode) (err error) {
+func (t *trial) hadoopWriteDamaged(f *fault, own *ownNode, log *nodeLog) (err error) {
 	between, err := startTap(own.addr.String())
 	if err != nil {
 		return err
@@ -216,6 +288,10 @@ func (t *trial) hadoopWriteDamaged(f *fault, own *ownNode) (err error) {
 		_, refused = t.ask("client.close")
 	}
 	t.said(f, refused)
+	if f.ourNode != "" {
+		err := log.await(f.ourNode)
+		t.same(err, nil, "%s", f.name)
+	}
 	blocks, err := t.clientBlocks(path)
 	if err != nil || len(blocks) == 0 { // it abandons a block that was not opened
 		return err
@@ -242,6 +318,9 @@ func (t *trial) acked(f *fault, between *tap, b packet.Block, s fileShape, addre
 func weWriteDamaged(t *trial) error {
 	if err := t.startCluster(); err != nil {
 		return err
+	}
+	if _, refused := t.ask("log.keep", "org.apache.hadoop.hdfs.server.datanode"); refused != nil {
+		return refused
 	}
 	for i := range writeFaults {
 		f := &writeFaults[i]
@@ -288,7 +367,145 @@ func (t *trial) weWriteDamaged(f *fault, g goFile, l hadoop.Located) (err error)
 	via.Nodes = []packet.DatanodeInfo{between.before(l.Nodes[0])}
 	_, err = g.put(ctx, via, g.data(), func(int) error { return nil })
 	t.same(err != nil && f.ours(err, *was), true, "%s: what our client says: %v", f.name, err)
+	if f.hadoopNode != "" {
+		pattern := f.hadoopNode
+		if f.kind == writtenPacket { // the message names the block
+			pattern = fmt.Sprintf("^(?=.*blk_%d_).*%s", l.Block.ID, pattern)
+		}
+		if _, refused := t.ask("log.await", patience.Milliseconds(), hadoop.Text(pattern)); refused != nil {
+			t.disagree("%s: %v", f.name, refused)
+		} else {
+			t.agreed++
+		}
+	}
 	return t.acked(f, between, l.Block, g.fileShape, hadoop.Addr(l.Nodes[0]))
+}
+
+// betweenFaults happen between the two datanodes of a pipeline.
+var betweenFaults = []fault{
+	{name: "a byte of data", kind: writtenPacket, index: 2, damage: flipData},
+	{name: "PLEN -1", kind: writtenPacket, index: 2, damage: plen(-1)},
+	{name: "cut in a packet", kind: writtenPacket, index: 2, damage: cutInside},
+	{name: "an ack lost", kind: ackMessage, index: 1, damage: leaveOut},
+	{name: "version 27", kind: requestMessage, damage: version27},
+	{name: "the response lost", kind: responseMessage, damage: leaveOut},
+	{name: "an answer that is an error", kind: responseMessage, damage: func(m *message) {
+		r := packet.BlockOpResponse{Status: packet.ErrorInvalid, HasFirstBadLink: true}
+		m.bytes = r.Append(nil)
+	}},
+}
+
+// damagedBetweenNodes damages what datanodes of both kinds say to each other.
+// Whatever pair it is, the client must hear what it hears from two of Hadoop's.
+func damagedBetweenNodes(t *trial) (err error) {
+	if err := t.startCluster(); err != nil {
+		return err
+	}
+	own, err := t.startOwn(2)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, own.close()) }()
+	for i := range betweenFaults {
+		f := &betweenFaults[i]
+		want := ""
+		for _, order := range []string{"hh", "ho", "oh", "oo"} {
+			g := goFile{
+				fileShape{crc.Chunks{Kind: crc.CRC32C, Size: 512}, 1 << 20, faultLength},
+				fmt.Sprint("between-", i, order), packet.DefaultPacketSize, max(strings.Count(order, "h"), 1), nil,
+			}
+			_, l, err := t.locate(g)
+			if err != nil {
+				return err
+			}
+			heard, err := writeBetween(f, g, mix(l, order, own))
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", f.name, order, err)
+			}
+			switch {
+			case order == "hh":
+				want = heard
+				t.same(heard != "", true, "%s: the client hears of it", f.name)
+			case f.kind == responseMessage && order[0] == 'o' && strings.HasSuffix(want, noBadLink):
+				// Hadoop passes on what it was told, and its client blames the first node
+				t.same(heard, strings.TrimSuffix(want, noBadLink)+"1", "%s, the pipeline %s", f.name, order)
+			default:
+				t.same(heard, want, "%s, the pipeline %s", f.name, order)
+			}
+		}
+	}
+	for _, order := range []string{"hh", "ho", "oh", "oo"} {
+		if err := t.secondRefuses(order, own); err != nil {
+			return fmt.Errorf("the second node refuses, %s: %w", order, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, order := range []string{"hho", "ooh"} { // all go on
+		g := goFile{
+			fileShape{crc.Chunks{Kind: crc.CRC32C, Size: 512}, 1 << 20, faultLength},
+			"between-good-" + order, packet.DefaultPacketSize, strings.Count(order, "h"), nil,
+		}
+		if err := t.mixedPipeline(ctx, g, order, own[:strings.Count(order, "o")]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// secondRefuses opens a pipeline of two whose second node has the block already.
+// The client must hear that it is the second one.
+func (t *trial) secondRefuses(order string, own ownPipeline) error {
+	g := goFile{
+		fileShape{crc.Chunks{Kind: crc.CRC32C, Size: 512}, 1 << 20, faultLength},
+		"refused-" + order, packet.DefaultPacketSize, max(strings.Count(order, "h"), 1), nil,
+	}
+	_, l, err := t.locate(g)
+	if err != nil {
+		return err
+	}
+	l = mix(l, order, own)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	silent := func(int) error { return nil }
+	if _, err := g.put(ctx, l.Without(0), g.data(), silent); err != nil {
+		return err
+	}
+	_, err = g.put(ctx, l, g.data(), silent)
+	var op *packet.OpError
+	t.same(errors.As(err, &op) && op.FirstBadLink == hadoop.Addr(l.Nodes[1]), true, "the second node refuses, the pipeline %s: %v", order, err)
+	return nil
+}
+
+// noBadLink ends what the client hears if nobody is to blame.
+const noBadLink = "-1"
+
+// writeBetween writes to a pipeline of two with a fault between them. It returns
+// what the client hears.
+func writeBetween(f *fault, g goFile, l hadoop.Located) (heard string, err error) {
+	between, err := startTap(hadoop.Addr(l.Nodes[1]))
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, between.close()) }()
+	f.once(between)
+	l.Nodes[1] = between.before(l.Nodes[1])
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_, failed := g.put(ctx, l, g.data(), func(int) error { return nil })
+	var a *packet.AckError
+	var op *packet.OpError
+	switch {
+	case errors.As(failed, &a):
+		heard = fmt.Sprintf("ack %v of node %d", a.Status, a.Node)
+	case errors.As(failed, &op):
+		heard = fmt.Sprintf("response %v, bad link %d", op.Status, slices.Index(l.Addrs(), op.FirstBadLink))
+	case lost(failed, message{}):
+		heard = "the connection is lost"
+	case failed != nil:
+		return "", failed
+	}
+	return heard, nil
 }
 
 // readBlock reads the first n bytes of a block with our reader.

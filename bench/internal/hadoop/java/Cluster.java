@@ -32,7 +32,9 @@ import org.apache.hadoop.hdfs.protocol.LastBlockWithStatus;
 import org.apache.hadoop.hdfs.protocol.LocatedBlock;
 import org.apache.hadoop.hdfs.server.datanode.DataNode;
 import org.apache.hadoop.hdfs.server.datanode.Scan;
+import org.apache.hadoop.hdfs.server.namenode.NotReplicatedYetException;
 import org.apache.hadoop.io.EnumSetWritable;
+import org.apache.hadoop.ipc.RemoteException;
 import org.apache.hadoop.util.DataChecksum;
 
 /** A name node and datanodes in this JVM, and what a client says to the name node. */
@@ -192,9 +194,22 @@ final class Cluster {
         Short.parseShort(a[2]), Long.parseLong(a[3]), CryptoProtocolVersion.supported(), null, null)
         .getFileId())));
     // cluster.addBlock PATH FILEID [BLOCK]: the block before, if there is one, with its length
-    commands.put("cluster.addBlock", (a, r) -> add(r, nameNode().addBlock(Judge.text(a[1]), CLIENT,
-        a.length > 3 ? block(a, 3) : null, null, Long.parseLong(a[2]), null,
-        EnumSet.noneOf(AddBlockFlag.class))));
+    commands.put("cluster.addBlock", (a, r) -> {
+      long end = System.nanoTime() + 60_000_000_000L;
+      for (;;) {
+        try {
+          add(r, nameNode().addBlock(Judge.text(a[1]), CLIENT, a.length > 3 ? block(a, 3) : null,
+              null, Long.parseLong(a[2]), null, EnumSet.noneOf(AddBlockFlag.class)));
+          return;
+        } catch (RemoteException e) { // until a datanode has reported the block before
+          if (!e.getClassName().equals(NotReplicatedYetException.class.getName())
+              || System.nanoTime() > end) {
+            throw e;
+          }
+          Thread.sleep(10);
+        }
+      }
+    });
     // cluster.complete PATH FILEID BLOCK
     commands.put("cluster.complete", (a, r) -> {
       long end = System.nanoTime() + 60_000_000_000L;

@@ -71,6 +71,7 @@ public final class Judge {
     disk();
     Cluster.register(COMMANDS);
     Client.register(COMMANDS);
+    Log.register(COMMANDS);
     BufferedReader in = new BufferedReader(
         new InputStreamReader(System.in, StandardCharsets.US_ASCII), 1 << 20);
     for (String line; (line = in.readLine()) != null;) {
