@@ -22,6 +22,7 @@ import (
 var clientChecks = []check{
 	{"peer/Hadoop's reader from us", hadoopReads},
 	{"peer/Hadoop's writer to us", hadoopWrites},
+	{"peer/Hadoop's writer to us: append", hadoopAppends},
 }
 
 // A stored block is one that a node of ours has.
@@ -175,6 +176,55 @@ func hadoopWrites(t *trial) (err error) {
 		{fileShape: fileShape{c(crc.CRC32C, 512), mib, 5000}, name: "heartbeats", settings: []string{"dfs.client.socket-timeout=1000"}, flushes: []int{700, 1500}, beats: 2},
 	} {
 		if err := t.javaWrites(f, own); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hadoopAppends lets Hadoop's client append to files on a node of ours, at the end
+// of a chunk and in the middle of one, with flushes in the chunk that was there.
+// It appends CRC32C whatever the file has: the node must keep to what is there.
+func hadoopAppends(t *trial) (err error) {
+	own, err := startOwnNode(t.dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, own.close()) }()
+	if _, refused := t.ask("client.start", hadoop.NodeText(own.info())); refused != nil {
+		return refused
+	}
+	for i, a := range []struct {
+		kind    crc.Kind
+		lengths []int // after which it is closed and opened again
+		flushes []int // behind the last of them
+		end     int
+	}{
+		{crc.CRC32C, []int{200}, nil, 700},
+		{crc.CRC32C, []int{200}, []int{250, 300, 512}, 700},
+		{crc.CRC32, []int{1024}, []int{1025, 1537}, 71024},
+		{crc.CRC32C, []int{1, 2, 511, 512, 513}, []int{700}, 100000},
+		{crc.CRC32C, []int{1<<20 - 3, 1 << 20, 1<<20 + 5}, []int{1<<20 + 6}, 2<<20 + 1},
+	} {
+		f := javaFile{fileShape: fileShape{crc.Chunks{Kind: a.kind, Size: 512}, 1 << 20, a.end}, name: fmt.Sprint("append-", i)}
+		path, data := hadoop.Text("/"+f.name), f.data()
+		questions := [][]any{{"client.create", path, hadoopKind(f.Kind), f.Size, f.blockSize}}
+		at := 0
+		for _, n := range a.lengths {
+			questions = append(questions, []any{"client.write", data[at:n]}, []any{"client.close"}, []any{"client.append", path})
+			at = n
+		}
+		for _, n := range a.flushes {
+			questions = append(questions, []any{"client.write", data[at:n]}, []any{"client.hflush"})
+			at = n
+		}
+		questions = append(questions, []any{"client.write", data[at:]}, []any{"client.close"})
+		for _, q := range questions {
+			if _, refused := t.ask(q[0].(string), q[1:]...); refused != nil {
+				return fmt.Errorf("%v: %s: %w", f, q[0], refused)
+			}
+		}
+		if err := t.judgeJavaFile(f, path, own); err != nil {
 			return err
 		}
 	}
