@@ -40,7 +40,7 @@ func far(ctx context.Context, sz size, r *lab.Report) (err error) {
 
 	ceiling := float64(farWindow) / roundTrip.Seconds()
 	start := time.Now()
-	_, _, err = client.Put(ctx, &source{left: sz.distance}, "far", []string{path.Addr}, client.PutConfig{
+	_, _, err = client.Put(ctx, &peer.Source{Left: sz.distance}, "far", []string{path.Addr}, client.PutConfig{
 		BlockSize: farBlock, Size: sz.distance, InFlight: farWindow,
 	})
 	if err != nil {

@@ -23,7 +23,7 @@ func pack(ctx context.Context, sz size, r *lab.Report) error {
 		name   string
 		length int
 	}{{"packets=64k", packet64k}, {"packets=1m", packet1m}}
-	data := sourceData[:1<<20]
+	data := peer.Pattern[:1<<20]
 	var rows, writers []*lab.Row
 	for _, ps := range sizes {
 		chunks := packet.PacketChunks(ps.length, crc.Chunks{})

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -82,7 +81,7 @@ type way struct {
 func ours(cfg client.PutConfig) func(context.Context, string, int64, int64) error {
 	return func(ctx context.Context, addr string, id, n int64) error {
 		cfg.Pool, cfg.FirstID, cfg.Size = peer.Pool, id, n
-		f, _, err := client.Put(ctx, &source{left: n}, "file", []string{addr}, cfg)
+		f, _, err := client.Put(ctx, &peer.Source{Left: n}, "file", []string{addr}, cfg)
 		if err == nil && f.Length != n {
 			err = fmt.Errorf("%d bytes put of %d", f.Length, n)
 		}
@@ -97,7 +96,7 @@ func reference(packetSize int, sum peer.Checksum) func(context.Context, string, 
 		if err != nil {
 			return err
 		}
-		_, err = w.ReadFrom(&source{left: n})
+		_, err = w.ReadFrom(&peer.Source{Left: n})
 		_, closeErr := w.Close()
 		return errors.Join(err, closeErr)
 	}
@@ -229,33 +228,4 @@ func files(ctx context.Context, sz size, r *lab.Report) (err error) {
 	r.Printf("checksums: %.1f %% of the path's CPU time, of %d samples\n\n", 100*share, samples)
 	ratio("checksum-share-of-cpu", "<=0.15", share)
 	return nil
-}
-
-// A source yields so many bytes.
-type source struct {
-	left int64
-	at   int
-}
-
-// sourceData is long enough not to stay in the second-level cache.
-var sourceData = func() []byte {
-	b := make([]byte, 4<<20)
-	x := uint64(88172645463325252)
-	for i := range b {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		b[i] = byte(x)
-	}
-	return b
-}()
-
-func (s *source) Read(p []byte) (int, error) {
-	if s.left == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p[:min(int64(len(p)), s.left)], sourceData[s.at:])
-	s.at = (s.at + n) % len(sourceData)
-	s.left -= int64(n)
-	return n, nil
 }

@@ -97,7 +97,7 @@ func measure(ctx context.Context, sz size, r *lab.Report) (err error) {
 	servers := map[string]*server{}
 	defer func() {
 		for _, s := range servers {
-			err = errors.Join(err, s.stop())
+			err = errors.Join(err, s.Close())
 		}
 	}()
 	for _, way := range ways {

@@ -3,13 +3,11 @@ package read
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -33,11 +31,8 @@ const (
 
 var ways = []string{open, pooled, multiplexed}
 
-// Servers are processes of their own, so that their CPU time and memory can be
-// told from the clients'. They are this program, with variables that say so. A
-// server reports on file descriptor 3, a line of JSON each: its address first, and
-// then its usage, for every line it gets on its standard input. At the end of that
-// it ends.
+// Servers are a peer.Child each, with variables that say so. A server answers with a
+// line of JSON each: its address first, and then its usage, for every line it gets.
 const (
 	envWay = "BLOCKPATH_BENCH_READ_WAY"
 	envDir = "BLOCKPATH_BENCH_READ_DIR"
@@ -84,7 +79,7 @@ func Serve() error {
 		go s.serve(l)
 		end = l.Close
 	}
-	out := json.NewEncoder(os.NewFile(3, "reports"))
+	out := peer.Answers()
 	if err := out.Encode(l.Addr().String()); err != nil {
 		return err
 	}
@@ -131,49 +126,27 @@ func thisUsage() (usage, error) {
 
 // A server is the process, seen from here.
 type server struct {
+	*peer.Child
 	addr string
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *json.Decoder
-	pipe *os.File
 }
 
 func startServer(ctx context.Context, way, dir string) (*server, error) {
-	program, err := os.Executable()
+	child, err := peer.StartChild(ctx, "read", envWay+"="+way, envDir+"="+dir)
 	if err != nil {
 		return nil, err
 	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer w.Close()
-	s := &server{cmd: exec.CommandContext(ctx, program, "read"), out: json.NewDecoder(r), pipe: r}
-	s.cmd.Env = append(os.Environ(), envWay+"="+way, envDir+"="+dir)
-	s.cmd.ExtraFiles = []*os.File{w}
-	s.cmd.Stderr = os.Stderr
-	if s.in, err = s.cmd.StdinPipe(); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	if err := s.cmd.Start(); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	if err := s.out.Decode(&s.addr); err != nil {
-		return nil, errors.Join(fmt.Errorf("server %s: %w", way, err), s.stop())
+	s := &server{Child: child}
+	if err := s.Out.Decode(&s.addr); err != nil {
+		return nil, errors.Join(fmt.Errorf("server %s: %w", way, err), s.Close())
 	}
 	return s, nil
 }
 
 func (s *server) usage(line string) (u usage, err error) {
-	if _, err := fmt.Fprintln(s.in, line); err != nil {
+	if _, err := fmt.Fprintln(s.In, line); err != nil {
 		return u, err
 	}
-	return u, s.out.Decode(&u)
-}
-
-func (s *server) stop() error {
-	err := s.in.Close()
-	return errors.Join(err, s.cmd.Wait(), s.pipe.Close())
+	return u, s.Out.Decode(&u)
 }
 
 // A reference is a datanode that does nothing but READ_BLOCK, as plainly as it

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/blockpath/blockpath/bench/internal/peer"
@@ -17,8 +16,8 @@ import (
 
 // The bare client and node show what the kernel takes for moving a file: they
 // pass its bytes between memory, a TCP connection and block files, in large
-// pieces, and do nothing else. The node is this program with a variable that
-// says where its files are; it writes its address to file descriptor 3.
+// pieces, and do nothing else. The node is a peer.Child with a variable that says
+// where its files are; it answers with its address.
 const envNode = "BLOCKPATH_BENCH_NODE"
 
 const barePiece = 256 << 10
@@ -42,11 +41,7 @@ func ServeBare() error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	out := os.NewFile(3, "address")
-	if _, err := fmt.Fprintln(out, l.Addr()); err != nil {
-		return err
-	}
-	if err := out.Close(); err != nil {
+	if err := peer.Answers().Encode(l.Addr().String()); err != nil {
 		return err
 	}
 	go func() {
@@ -133,9 +128,9 @@ func bareMove(ctx context.Context, addr string, direction byte, length int64, bu
 	for at := int64(0); at < length; {
 		n := min(length-at, int64(len(buf)))
 		if direction == barePut {
-			from := at % int64(len(pattern))
-			n = min(n, int64(len(pattern))-from)
-			_, err = conn.Write(pattern[from : from+n])
+			from := at % int64(len(peer.Pattern))
+			n = min(n, int64(len(peer.Pattern))-from)
+			_, err = conn.Write(peer.Pattern[from : from+n])
 		} else {
 			_, err = io.ReadFull(conn, buf[:n])
 		}
@@ -148,32 +143,12 @@ func bareMove(ctx context.Context, addr string, direction byte, length int64, bu
 	return err
 }
 
-func (b *bench) startBare(dir string) error {
-	program, err := os.Executable()
-	if err != nil {
+func (b *bench) startBare(ctx context.Context, dir string) (err error) {
+	if b.bare, err = peer.StartChild(ctx, experiment, envNode+"="+dir); err != nil {
 		return err
 	}
-	b.bare = exec.Command(program, experiment)
-	b.bare.Env = append(os.Environ(), envNode+"="+dir)
-	b.bare.Stderr = os.Stderr
-	in, err := b.bare.StdinPipe()
-	if err != nil {
-		return err
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	b.bare.ExtraFiles = []*os.File{w}
-	err = b.bare.Start()
-	w.Close()
-	if err != nil {
-		return err
-	}
-	b.stops = append(b.stops, func() error { return errors.Join(in.Close(), b.bare.Wait()) })
-	_, err = fmt.Fscanln(r, &b.bareAddr)
-	return err
+	b.stops = append(b.stops, b.bare.Close)
+	return b.bare.Out.Decode(&b.bareAddr)
 }
 
 func (b *bench) bareTransfer() transfer {

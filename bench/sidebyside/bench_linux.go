@@ -45,10 +45,10 @@ type bench struct {
 	javaClient *hadoop.JVM
 	cluster    *hadoop.JVM // a name node and a datanode
 	uri        string      // of the name node
-	goClient   *goClient
+	goClient   goClient
 	node       *exec.Cmd // our datanode, "blockpath serve"
 	nodeAddr   string
-	bare       *exec.Cmd // the bare node
+	bare       *peer.Child // the bare node
 	bareAddr   string
 
 	dirs   map[string]string // of the datanodes' files
@@ -60,14 +60,14 @@ type bench struct {
 func (b *bench) start(ctx context.Context, dir, classPath string) (err error) {
 	b.dirs = map[string]string{java: filepath.Join(dir, "hadoop"), ours: filepath.Join(dir, "ours"), bare: filepath.Join(dir, "bare")}
 	b.nextID = 1
-	if b.goClient, err = startClient(ctx); err != nil {
+	if b.goClient.Child, err = peer.StartChild(ctx, experiment, envClient+"=1"); err != nil {
 		return err
 	}
-	b.stops = append(b.stops, b.goClient.close)
+	b.stops = append(b.stops, b.goClient.Close)
 	if err := b.startNode(dir); err != nil {
 		return err
 	}
-	if err := b.startBare(b.dirs[bare]); err != nil {
+	if err := b.startBare(ctx, b.dirs[bare]); err != nil {
 		return err
 	}
 	if classPath == "" {
@@ -145,7 +145,7 @@ func (b *bench) close() (err error) {
 // sample puts a file as a row does it, looks at what is on the disk, gets the
 // file, and removes it.
 func (b *bench) sample(ctx context.Context, row *row, first, keep bool) error {
-	clientPid, nodePid := b.goClient.cmd.Process.Pid, b.node.Process.Pid
+	clientPid, nodePid := b.goClient.Pid(), b.node.Process.Pid
 	if row.client == java {
 		clientPid = b.javaClient.Pid()
 	}
@@ -153,7 +153,7 @@ func (b *bench) sample(ctx context.Context, row *row, first, keep bool) error {
 	case java:
 		nodePid = b.cluster.Pid()
 	case bare:
-		nodePid = b.bare.Process.Pid
+		nodePid = b.bare.Pid()
 	}
 	b.files++
 	t, err := b.transferOf(row, fmt.Sprintf("/file-%d", b.files))
@@ -372,7 +372,7 @@ func (b *bench) delete(path string) error {
 // patternSum returns the SHA-256 of a file.
 func patternSum(length int64) string {
 	h := sha256.New()
-	io.Copy(h, &source{left: length}) // neither side can fail
+	io.Copy(h, &peer.Source{Left: length}) // neither side can fail
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
@@ -413,7 +413,7 @@ func (b *bench) check(ctx context.Context, dir string, sums bool) error {
 	if err != nil {
 		return err
 	}
-	want := &source{left: b.sz.length}
+	want := &peer.Source{Left: b.sz.length}
 	buf, expected := make([]byte, 1<<20), make([]byte, 1<<20)
 	var paths []string
 	for _, r := range all {
@@ -436,8 +436,8 @@ func (b *bench) check(ctx context.Context, dir string, sums bool) error {
 			}
 		}
 	}
-	if want.left != 0 {
-		return fmt.Errorf("%d bytes are missing below %s", want.left, dir)
+	if want.Left != 0 {
+		return fmt.Errorf("%d bytes are missing below %s", want.Left, dir)
 	}
 	if !sums {
 		return nil

@@ -1,7 +1,6 @@
 package sidebyside
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 
 	"github.com/blockpath/blockpath/bench/internal/peer"
 	"github.com/blockpath/blockpath/crc"
@@ -17,9 +15,8 @@ import (
 	"github.com/blockpath/blockpath/crc/packet/client"
 )
 
-// Our client is this program with a variable that says so. It gets commands on
-// its standard input, a line of JSON each, and answers each on file descriptor
-// 3.
+// Our client is a peer.Child with a variable that says so. It gets commands, a line
+// of JSON each, and answers each with such a line.
 const envClient = "BLOCKPATH_BENCH_CLIENT"
 
 // IsClient reports whether this process is the client.
@@ -63,7 +60,7 @@ type answer struct {
 
 // Serve is the client's life.
 func Serve(ctx context.Context) error {
-	out := json.NewEncoder(os.NewFile(3, "answers"))
+	out := peer.Answers()
 	in := json.NewDecoder(os.Stdin)
 	var stream *packet.Stream
 	buf := make([]byte, barePiece)
@@ -78,7 +75,7 @@ func Serve(ctx context.Context) error {
 		var err error
 		switch c.Op {
 		case opPut:
-			a.File, _, err = client.Put(ctx, &source{left: c.Length}, "file", []string{c.Addr}, client.PutConfig{
+			a.File, _, err = client.Put(ctx, &peer.Source{Left: c.Length}, "file", []string{c.Addr}, client.PutConfig{
 				Pool: peer.Pool, FirstID: c.FirstID, PacketSize: c.PacketSize, Size: c.Length,
 			})
 		case opOpen:
@@ -118,7 +115,7 @@ func putBlock(ctx context.Context, stream *packet.Stream, c *command) (client.Bl
 	if err != nil {
 		return client.Block{}, err
 	}
-	if _, err := w.ReadFrom(&source{at: c.Offset, left: c.Length}); err != nil && !errors.Is(err, packet.ErrBlockFull) {
+	if _, err := w.ReadFrom(&peer.Source{At: c.Offset, Left: c.Length}); err != nil && !errors.Is(err, packet.ErrBlockFull) {
 		w.Abort()
 		return client.Block{}, err
 	}
@@ -130,86 +127,25 @@ func putBlock(ctx context.Context, stream *packet.Stream, c *command) (client.Bl
 	return client.Block{ID: b.ID, Stamp: b.Stamp, Length: b.NumBytes, CRC: fmt.Sprintf("%08x", sum.CRC)}, err
 }
 
-// pattern is what a file consists of, over and over: a prime number of pieces of
-// 64 KiB, so that blocks differ. Client.java has the same.
-var pattern = func() []byte {
-	b := make([]byte, 61<<16)
-	x := uint64(88172645463325252)
-	for i := range b {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		b[i] = byte(x)
-	}
-	return b
-}()
-
-// A source yields so many bytes of a file.
-type source struct{ at, left int64 }
-
-func (s *source) Read(p []byte) (int, error) {
-	if s.left == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p[:min(int64(len(p)), s.left)], pattern[s.at%int64(len(pattern)):])
-	s.at += int64(n)
-	s.left -= int64(n)
-	return n, nil
-}
-
 // discard takes bytes by Write alone, as a program would that uses them.
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 // A goClient is the client, seen from here.
-type goClient struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	enc *json.Encoder
-	out *json.Decoder
-	end func() error
-}
+type goClient struct{ *peer.Child }
 
-func startClient(ctx context.Context) (*goClient, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer w.Close()
-	c := &goClient{cmd: exec.CommandContext(ctx, program, experiment), out: json.NewDecoder(bufio.NewReader(r)), end: r.Close}
-	c.cmd.Env = append(os.Environ(), envClient+"=1")
-	c.cmd.ExtraFiles = []*os.File{w}
-	c.cmd.Stderr = os.Stderr
-	if c.in, err = c.cmd.StdinPipe(); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	c.enc = json.NewEncoder(c.in)
-	if err := c.cmd.Start(); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	return c, nil
-}
-
-func (c *goClient) do(cmd *command) (a answer, err error) {
-	if err := c.enc.Encode(cmd); err != nil {
+func (c goClient) do(cmd *command) (a answer, err error) {
+	if err := json.NewEncoder(c.In).Encode(cmd); err != nil {
 		return a, err
 	}
-	if err := c.out.Decode(&a); err != nil {
+	if err := c.Out.Decode(&a); err != nil {
 		return a, fmt.Errorf("our client ended: %w", err)
 	}
 	if a.Err != "" {
 		return a, errors.New(a.Err)
 	}
 	return a, nil
-}
-
-func (c *goClient) close() error {
-	return errors.Join(c.in.Close(), c.cmd.Wait(), c.end())
 }
 
 // nodeInfo is a datanode at an address.

@@ -1,7 +1,6 @@
 package sidebyside
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -93,23 +92,6 @@ func TestJudge(t *testing.T) {
 	}
 	if _, ok := r.Metrics["java-to-java/packets=1m/get/cpu-s-per-gib"]; ok {
 		t.Error("a metric of what was not measured")
-	}
-}
-
-// TestSource compares reads from anywhere with the file in one piece.
-func TestSource(t *testing.T) {
-	whole, err := io.ReadAll(&source{left: 9<<20 + 1})
-	if err != nil || len(whole) != 9<<20+1 {
-		t.Fatal(len(whole), err)
-	}
-	if bytes.Equal(whole[:4<<20], whole[4<<20:8<<20]) {
-		t.Error("the file repeats itself every 4 MiB")
-	}
-	for _, at := range []int64{0, 1, 61<<16 - 1, 61 << 16, 8 << 20} {
-		part, err := io.ReadAll(&source{at: at, left: 70000})
-		if err != nil || !bytes.Equal(part, whole[at:at+70000]) {
-			t.Errorf("from %d: %d bytes differ, error %v", at, len(part), err)
-		}
 	}
 }
 
