@@ -2,12 +2,9 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -327,32 +324,13 @@ func (t *trial) flushed(f javaFile, hexPath string, own *ownNode, n int) error {
 	} else {
 		t.same(fmt.Sprintf("%d %x", n-start, sha256.Sum256(f.data()[start:n])), strings.Join(answer[:2], " "), "%v: what is flushed at %d", f, n)
 	}
-	got, err := own.read(b, n-start)
+	got, err := readBlock(own.addr.String(), b, packet.Token{}, int64(n-start))
 	if err != nil {
 		t.disagree("%v: read up to the flush at %d: %v", f, n, err)
 		return nil
 	}
 	t.same(bytes.Equal(got, f.data()[start:n]), true, "%v: what is flushed at %d", f, n)
 	return nil
-}
-
-// read reads the first n bytes of a block with our reader.
-func (n *ownNode) read(b packet.Block, length int) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	conn, err := net.Dial("tcp", n.addr.String())
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	r, err := packet.NewReader(ctx, conn, packet.ReadBlock{
-		Block: b, ClientName: "blockpath-interop", Length: int64(length), SendChecksums: true,
-	}, packet.ReaderConfig{AllowNone: true})
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return io.ReadAll(r)
 }
 
 // clientBlocks returns the blocks of a file that Hadoop's client wrote.

@@ -411,14 +411,10 @@ func readerFromDatanode(t *trial) error {
 		{crc.Chunks{Kind: crc.CRC32C, Size: 4096}, 1 << 20, 4096 * 5},
 		{crc.Chunks{Kind: crc.CRC32C, Size: 512}, 1 << 20, 1},
 	} {
-		if err := t.put(s); err != nil {
+		l, err := t.located(s)
+		if err != nil {
 			return err
 		}
-		answer, refused := t.ask("cluster.locate", s.path())
-		if refused != nil {
-			return refused
-		}
-		l := hadoop.ParseLocated(answer)
 		data := s.data()
 		conn, err := net.Dial("tcp", hadoop.Addr(l.Nodes[0]))
 		if err != nil {

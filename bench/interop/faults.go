@@ -592,14 +592,10 @@ func onDisk(r replica) []flipped {
 // the way, and on the disk.
 func weReadDamaged(t *trial) error {
 	s := fileShape{crc.Chunks{Kind: crc.CRC32C, Size: 512}, 1 << 20, faultLength}
-	if err := t.put(s); err != nil {
+	l, err := t.located(s)
+	if err != nil {
 		return err
 	}
-	answer, refused := t.ask("cluster.locate", s.path())
-	if refused != nil {
-		return refused
-	}
-	l := hadoop.ParseLocated(answer)
 	read := func(address string) error {
 		_, err := readBlock(address, l.Block, l.Token, faultLength)
 		return err

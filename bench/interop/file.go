@@ -86,6 +86,18 @@ func (t *trial) put(s fileShape) error {
 	return nil
 }
 
+// located lets Hadoop's client write the file, and returns where its first block is.
+func (t *trial) located(s fileShape) (l hadoop.Located, err error) {
+	if err := t.put(s); err != nil {
+		return l, err
+	}
+	answer, refused := t.ask("cluster.locate", s.path())
+	if refused != nil {
+		return l, refused
+	}
+	return hadoop.ParseLocated(answer), nil
+}
+
 // replicasJudged compares what a real datanode stored with what we would.
 func replicasJudged(t *trial) error {
 	for _, s := range fileShapes() {

@@ -358,14 +358,10 @@ func transfers(t *trial) (err error) {
 		{crc.Chunks{Kind: crc.CRC32C, Size: 4096}, 1 << 20, 4096 * 5},
 		{crc.Chunks{Kind: crc.CRC32C, Size: 512}, 1 << 20, 1},
 	} {
-		if err := t.put(s); err != nil {
+		l, err := t.located(s)
+		if err != nil {
 			return err
 		}
-		answer, refused := t.ask("cluster.locate", s.path())
-		if refused != nil {
-			return refused
-		}
-		l := hadoop.ParseLocated(answer)
 		block, meta := s.blocks()[0], metaOf(s.Chunks, s.blocks()[0])
 		for _, hop := range []struct {
 			from, to packet.DatanodeInfo

@@ -36,7 +36,7 @@ type session struct {
 }
 
 // sessionTimeout is how long a twin may take to answer.
-const sessionTimeout = 10 * time.Second
+const sessionTimeout = patience
 
 func dialSession(address string) (*session, error) {
 	conn, err := net.Dial("tcp", address)
