@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/blockpath/blockpath/bench/internal/hadoop"
 	"github.com/blockpath/blockpath/crc"
+	"github.com/blockpath/blockpath/crc/packet/client"
 	"github.com/blockpath/blockpath/iouring/datanode"
 )
 
@@ -18,6 +21,7 @@ var fileChecks = []check{
 	{"file/replicas of a datanode: ours", replicasJudged},
 	{"file/checksums", fileChecksums},
 	{"file/blockpath checksum", checksumCommand},
+	{"file/blockpath get from Hadoop", getCommand},
 	{"sums/composer", composedSums},
 }
 
@@ -223,6 +227,93 @@ func checksumCommand(t *trial) error {
 		}
 	}
 	return nil
+}
+
+// getCommand fetches files that Hadoop's client has written from Hadoop's
+// datanodes with "blockpath get". The manifest has the file's checksums from
+// Hadoop, with which the command compares what it gets.
+func getCommand(t *trial) error {
+	command, err := buildCommand(filepath.Join(t.dir, "bin"))
+	if err != nil {
+		return err
+	}
+	for _, s := range []fileShape{
+		{crc.Chunks{Kind: crc.CRC32C, Size: 512}, 1 << 20, 3<<20 + 77},
+		{crc.Chunks{Kind: crc.CRC32, Size: 4096}, 1 << 20, 1<<20 + 4097},
+		{crc.Chunks{Kind: crc.CRC32, Size: 7}, 14, 113},
+		{crc.Chunks{Kind: crc.CRC32C, Size: 512}, 1024, 1},
+	} {
+		if err := t.put(s); err != nil {
+			return err
+		}
+		manifest, err := t.manifest(s)
+		if err != nil {
+			return err
+		}
+		args := []string{"get", manifest, "-o", filepath.Join(t.dir, "got")}
+		nodes, refused := t.ask("cluster.nodes")
+		if refused != nil {
+			return refused
+		}
+		for _, n := range nodes { // the replica of a block is on one of them
+			args = append(args, "--from", hadoop.Addr(hadoop.ParseNode(n)))
+		}
+		data := s.data()
+		from := len(data) / 3
+		for _, part := range []struct {
+			flags []string
+			want  []byte
+		}{{nil, data}, {[]string{"--offset", fmt.Sprint(from), "--length", fmt.Sprint(len(data) - 2*from)}, data[from : len(data)-from]}} {
+			out, err := exec.Command(command, append(args, part.flags...)...).CombinedOutput()
+			if err != nil {
+				t.disagree("%v: blockpath get %v: %v: %s", s, part.flags, err, out)
+				continue
+			}
+			got, err := os.ReadFile(filepath.Join(t.dir, "got"))
+			if err != nil {
+				return err
+			}
+			t.same(bytes.Equal(got, part.want), true, "%v: blockpath get %v", s, part.flags)
+		}
+	}
+	return nil
+}
+
+// manifest writes what Hadoop says of a file as a manifest.
+func (t *trial) manifest(s fileShape) (path string, err error) {
+	l, err := t.located(s)
+	if err != nil {
+		return "", err
+	}
+	m := client.NewManifest(l.Block.Pool, s.Chunks)
+	f := client.File{Name: "file", Length: int64(s.length)}
+	replicas, err := t.replicas(hadoop.Text(string(s.path())))
+	if err != nil {
+		return "", err
+	}
+	for i, block := range s.blocks() {
+		id, stamp, ok := datanode.ParseMetaName(filepath.Base(replicas[i][0].meta))
+		if !ok {
+			return "", fmt.Errorf("%s is no .meta file", replicas[i][0].meta)
+		}
+		f.Blocks = append(f.Blocks, client.Block{
+			ID: id, Stamp: stamp, Length: int64(len(block)), CRC: fmt.Sprintf("%08x", crc.Checksum(s.Kind, block)),
+		})
+	}
+	for mode, to := range map[string]*string{"MD5MD5CRC": &f.MD5, "COMPOSITE_CRC": &f.Composite} {
+		answer, refused := t.ask("cluster.checksum", s.path(), mode, "-")
+		if refused != nil {
+			return "", refused
+		}
+		*to = answer[2]
+	}
+	m.Files = []client.File{f}
+	path = filepath.Join(t.dir, "manifest")
+	out, err := os.Create(path)
+	if err != nil {
+		return "", err
+	}
+	return path, errors.Join(m.Write(out), out.Close())
 }
 
 // fileSum computes the checksums of a file from those of its chunks, which
