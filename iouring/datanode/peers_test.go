@@ -189,7 +189,7 @@ func TestServerStalledLongPackets(t *testing.T) {
 			if network == "tcp" {
 				stalled[0].eof() // it had memory first
 			}
-			for _, p := range stalled[1:] {
+			for _, p := range stalled {
 				p.Close()
 			}
 			p := dial(t, addr)

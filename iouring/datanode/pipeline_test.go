@@ -40,6 +40,7 @@ type link struct {
 	fault fault
 	at    int64 // after so many bytes to the node
 	conns []net.Conn
+	dead  bool // nothing comes through at all any more
 
 	closed chan struct{}
 	done   sync.WaitGroup
@@ -87,6 +88,28 @@ func (k *link) breakAt(f fault, at int64) {
 	k.fault, k.at = f, at
 }
 
+// kill makes the node as good as dead: it closes its connections and takes no
+// more, or with hang set stays silent. It returns how many connections there were.
+func (k *link) kill(hang bool) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := len(k.conns)
+	k.dead = true
+	if !hang {
+		k.Close()
+		for _, c := range k.conns {
+			c.Close()
+		}
+	}
+	return n
+}
+
+func (k *link) isDead() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.dead
+}
+
 func (k *link) carry(from net.Conn) {
 	to, err := net.Dial("tcp", k.to)
 	if err != nil {
@@ -107,6 +130,9 @@ func (k *link) carry(from net.Conn) {
 			case <-stalled:
 				return
 			default:
+			}
+			if k.isDead() {
+				return
 			}
 			if n > 0 {
 				_, _ = from.Write(buf[:n])
@@ -135,6 +161,9 @@ func (k *link) carry(from net.Conn) {
 		at := int(max(k.at-total, 0))
 		k.mu.Unlock()
 		total += int64(n)
+		if k.isDead() {
+			f = stall
+		}
 		switch f {
 		case reset:
 			_, _ = to.Write(b[:at])
@@ -142,7 +171,9 @@ func (k *link) carry(from net.Conn) {
 			_ = to.(*net.TCPConn).SetLinger(0)
 			return
 		case stall:
-			_, _ = to.Write(b[:at])
+			if !k.isDead() {
+				_, _ = to.Write(b[:at])
+			}
 			close(stalled)
 			<-k.closed
 			return
@@ -283,6 +314,62 @@ func TestPipelineFaults(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// A node dies, or hangs, in the second of several blocks. The others have all of
+// them, and nobody waits for it any more after that.
+func TestPipelineLosesNode(t *testing.T) {
+	const blocks, blockSize = 5, 1 << 20
+	data := randomBytes(69, blocks*blockSize)
+	for victim := range 3 {
+		for _, hang := range []bool{false, true} {
+			if hang && victim != 1 {
+				continue // it is the client's timeout that finds out, or one of two
+			}
+			t.Run(fmt.Sprintf("%d/hang=%t", victim, hang), func(t *testing.T) {
+				checkLeaks(t)
+				p := newPipeline(t, 3, ServerConfig{ReadTimeout: 600 * time.Millisecond})
+				read, conns := int64(0), 0
+				ctx, cancel := context.WithTimeout(bg, 30*time.Second)
+				defer cancel()
+				f, stats, err := client.Put(ctx, bytes.NewReader(data), "f", p.to, client.PutConfig{
+					Pool: testPool, BlockSize: blockSize, Size: int64(len(data)), PacketSize: packet.DefaultPacketSize, Recover: client.WithoutBadNode,
+					Progress: func(n int64) {
+						if read += n; read > blockSize*3/2 && conns == 0 {
+							conns = p.links[victim].kill(hang)
+						}
+					},
+				})
+				if err != nil || len(f.Blocks) != blocks {
+					t.Fatalf("%d blocks, %v", len(f.Blocks), err)
+				}
+				if len(stats.Lost) != 1 || stats.Lost[0].Address != p.to[victim] {
+					t.Errorf("lost: %+v", stats.Lost)
+				}
+				k := p.links[victim]
+				k.mu.Lock()
+				more := (len(k.conns) - conns) / 2
+				k.mu.Unlock()
+				if more > 1 { // one that was under way
+					t.Errorf("%d more connections to the dead node", more)
+				}
+				for i, b := range f.Blocks {
+					block := packet.Block{Pool: testPool, ID: b.ID, Stamp: b.Stamp}
+					for j, s := range p.stores {
+						if j != victim {
+							checkFiles(t, s, block, crc.Chunks{}, data[i*blockSize:(i+1)*blockSize])
+						}
+					}
+				}
+				for _, dir := range p.dirs {
+					report, err := Verify(bg, []string{dir}, VerifyConfig{})
+					if err != nil || !report.OK() || len(report.LongMeta)+len(report.Misplaced) > 0 {
+						t.Errorf("%+v, %v", report, err)
+					}
+				}
+			})
 		}
 	}
 }
