@@ -236,7 +236,6 @@ type ownNode struct {
 	store  *datanode.Store
 	server *datanode.Server
 	addr   *net.TCPAddr
-	served chan error
 }
 
 func startOwnNode(dir string) (*ownNode, error) {
@@ -252,8 +251,8 @@ func startOwnNodeWith(dir string, cfg datanode.ServerConfig) (*ownNode, error) {
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	n := &ownNode{store, datanode.NewServer(store, cfg), l.Addr().(*net.TCPAddr), make(chan error, 1)}
-	go func() { n.served <- n.server.Serve(l) }()
+	n := &ownNode{store, datanode.NewServer(store, cfg), l.Addr().(*net.TCPAddr)}
+	go n.server.Serve(l)
 	return n, nil
 }
 

@@ -45,20 +45,24 @@ type fault struct {
 }
 
 // once makes the tap damage the first message that the fault is about. The
-// message is kept as it was.
-func (f *fault) once(p *tap) *message {
-	was := new(message)
+// function that it returns tells how the message was before.
+func (f *fault) once(p *tap) func() message {
+	var was message
 	done := false
 	p.change = func(m *message) {
 		if done || m.kind != f.kind || m.index != f.index {
 			return
 		}
 		done = true
-		*was = *m
-		m.bytes = append([]byte{}, m.bytes...)
+		was = *m
+		m.bytes = slices.Clone(m.bytes)
 		f.damage(m)
 	}
-	return was
+	return func() message {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return was
+	}
 }
 
 // faultLength is the length of the blocks that are written and read.
@@ -366,7 +370,7 @@ func (t *trial) weWriteDamaged(f *fault, g goFile, l hadoop.Located) (err error)
 	via := l
 	via.Nodes = []packet.DatanodeInfo{between.before(l.Nodes[0])}
 	_, err = g.put(ctx, via, g.data(), func(int) error { return nil })
-	t.same(err != nil && f.ours(err, *was), true, "%s: what our client says: %v", f.name, err)
+	t.same(err != nil && f.ours(err, was()), true, "%s: what our client says: %v", f.name, err)
 	if f.hadoopNode != "" {
 		pattern := f.hadoopNode
 		if f.kind == writtenPacket { // the message names the block
@@ -613,7 +617,7 @@ func weReadDamaged(t *trial) error {
 		}
 		was := f.once(between)
 		err = read(between.address())
-		t.same(err != nil && f.ours(err, *was), true, "%s: what our client says: %v", f.name, err)
+		t.same(err != nil && f.ours(err, was()), true, "%s: what our client says: %v", f.name, err)
 		if err := between.close(); err != nil {
 			return err
 		}

@@ -596,7 +596,7 @@ func (n *ownNode) restart() error {
 	if err != nil {
 		return errors.Join(err, store.Close())
 	}
-	n.store, n.server, n.served = store, datanode.NewServer(store, datanode.ServerConfig{}), make(chan error, 1)
-	go func() { n.served <- n.server.Serve(l) }()
+	n.store, n.server = store, datanode.NewServer(store, datanode.ServerConfig{})
+	go n.server.Serve(l)
 	return nil
 }

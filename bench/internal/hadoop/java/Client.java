@@ -233,25 +233,30 @@ final class Client {
     // bytes at a time: how many bytes came and their SHA-256, and whether a connection was used again
     commands.put("reader.read", (a, r) -> {
       DatanodeInfo node = Ops.nodes(a[1])[0];
-      Peer peer = PEERS.get(node, false);
-      boolean again = peer != null;
-      if (!again) {
-        Socket s = NetUtils.getDefaultSocketFactory(new Configuration(false)).createSocket();
-        s.connect(new InetSocketAddress(node.getIpAddr(), node.getXferPort()), 60_000);
-        s.setSoTimeout(60_000);
-        peer = DFSUtilClient.peerFromSocket(s);
-      }
       long length = Long.parseLong(a[7]);
       ExtendedBlock b = new ExtendedBlock(Judge.text(a[2]), Long.parseLong(a[3]),
           Long.parseLong(a[5]), Long.parseLong(a[4]));
-      BlockReader reader;
-      try {
-        reader = BlockReaderRemote.newBlockReader("/file", b, new Token<BlockTokenIdentifier>(),
-            Long.parseLong(a[6]), length, Boolean.parseBoolean(a[8]), "blockpath-interop", peer,
-            node, PEERS, CachingStrategy.newDefaultStrategy(), 0, new Configuration(false));
-      } catch (IOException e) {
-        peer.close();
-        throw e;
+      BlockReader reader = null;
+      boolean again = true;
+      while (reader == null) {
+        Peer peer = PEERS.get(node, false);
+        again = peer != null;
+        if (!again) {
+          Socket s = NetUtils.getDefaultSocketFactory(new Configuration(false)).createSocket();
+          s.connect(new InetSocketAddress(node.getIpAddr(), node.getXferPort()), 60_000);
+          s.setSoTimeout(60_000);
+          peer = DFSUtilClient.peerFromSocket(s);
+        }
+        try {
+          reader = BlockReaderRemote.newBlockReader("/file", b, new Token<BlockTokenIdentifier>(),
+              Long.parseLong(a[6]), length, Boolean.parseBoolean(a[8]), "blockpath-interop", peer,
+              node, PEERS, CachingStrategy.newDefaultStrategy(), 0, new Configuration(false));
+        } catch (IOException e) {
+          peer.close();
+          if (!again) { // else the datanode may have closed it meanwhile, being idle
+            throw e;
+          }
+        }
       }
       byte[] data = new byte[(int) length];
       int n;
