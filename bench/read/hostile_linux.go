@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -98,7 +99,7 @@ type siege struct {
 	conns atomic.Int64 // opened
 }
 
-// retry is how long a hostile peer waits before it comes again.
+// retry is how long a hostile peer waits before it comes again, on average.
 const retry = 100 * time.Millisecond
 
 // startSiege has hostile peers of every kind connect again and again.
@@ -115,7 +116,7 @@ func startSiege(ctx context.Context, addr string, n int) *siege {
 					s.attack(h.act)
 					select {
 					case <-s.ctx.Done():
-					case <-time.After(retry):
+					case <-time.After(retry/2 + rand.N(retry)):
 					}
 				}
 			}()
@@ -149,13 +150,14 @@ func (s *siege) end() {
 type besieged struct {
 	usual, hostile [2][]float64 // p50 and p99 in seconds, a value per round
 	conns          int64        // of hostile peers, opened while the others were served
+	rss            int64        // of the server beside them, in bytes, at most
 }
 
 // measureHostile measures how long others wait for a put and a get while hostile
 // peers do what they can, compared with what they usually wait.
 func measureHostile(ctx context.Context, s *server, dir string, sz size, r *lab.Report) error {
-	r.Printf("\na put of %d KiB and a get of %d KiB, %d in a row, alone and beside %d hostile peers\n%-8s %10s %10s %10s %10s %8s %8s %8s\n",
-		othersLen>>10, othersLen>>10, sz.others, perHostile*len(hostiles), "", "p50 us", "hostile", "p99 us", "hostile", "p50 x", "p99 x", "attacks")
+	r.Printf("\na put of %d KiB and a get of %d KiB, %d in a row, alone and beside %d hostile peers\n%-8s %10s %10s %10s %10s %8s %8s %8s %8s\n",
+		othersLen>>10, othersLen>>10, sz.others, perHostile*len(hostiles), "", "p50 us", "hostile", "p99 us", "hostile", "p50 x", "p99 x", "attacks", "RSS MiB")
 	for _, network := range []string{"tcp", "unix"} {
 		addr := s.addr
 		if network == "unix" {
@@ -172,8 +174,10 @@ func measureHostile(ctx context.Context, s *server, dir string, sz size, r *lab.
 			opened := siege.conns.Load()
 			during, err := serveOthers(ctx, addr, dir, sz.others)
 			b.conns += siege.conns.Load() - opened
+			used, usageErr := s.usage("")
+			b.rss = max(b.rss, used.RSS)
 			siege.end()
-			if err != nil {
+			if err = errors.Join(err, usageErr); err != nil {
 				return fmt.Errorf("beside hostile peers, over %s: %w", network, err)
 			}
 			if round == 0 {
@@ -185,14 +189,15 @@ func measureHostile(ctx context.Context, s *server, dir string, sz size, r *lab.
 			}
 		}
 		name := "others/" + network
+		r.Metric(name+"/hostile/rss-bytes", float64(b.rss))
 		for i, p := range []string{"p50", "p99"} {
 			r.Metric(name+"/usual/"+p+"-us", lab.Median(b.usual[i])*1e6)
 			r.Metric(name+"/hostile/"+p+"-us", lab.Median(b.hostile[i])*1e6)
 			r.Ratio(name+"/"+p+"/hostile/vs=usual", lab.Quotient(b.hostile[i], b.usual[i]))
 		}
-		r.Printf("%-8s %10.0f %10.0f %10.0f %10.0f %8.2f %8.2f %8d\n", network,
+		r.Printf("%-8s %10.0f %10.0f %10.0f %10.0f %8.2f %8.2f %8d %8d\n", network,
 			lab.Median(b.usual[0])*1e6, lab.Median(b.hostile[0])*1e6, lab.Median(b.usual[1])*1e6, lab.Median(b.hostile[1])*1e6,
-			r.Ratios[name+"/p50/hostile/vs=usual"], r.Ratios[name+"/p99/hostile/vs=usual"], b.conns)
+			r.Ratios[name+"/p50/hostile/vs=usual"], r.Ratios[name+"/p99/hostile/vs=usual"], b.conns, b.rss>>20)
 		r.Target(name+"/p50/hostile/vs=usual", "<=2", r.Ratios[name+"/p50/hostile/vs=usual"])
 	}
 	return nil
