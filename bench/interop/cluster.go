@@ -233,9 +233,10 @@ func (t *trial) replicas(hexPath string) (all [][]replica, err error) {
 
 // An ownNode is a datanode of ours in this process.
 type ownNode struct {
-	store  *datanode.Store
-	server *datanode.Server
-	addr   *net.TCPAddr
+	store    *datanode.Store
+	server   *datanode.Server
+	listener *net.TCPListener
+	addr     *net.TCPAddr
 }
 
 func startOwnNode(dir string) (*ownNode, error) {
@@ -251,9 +252,14 @@ func startOwnNodeWith(dir string, cfg datanode.ServerConfig) (*ownNode, error) {
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
-	n := &ownNode{store, datanode.NewServer(store, cfg), l.Addr().(*net.TCPAddr)}
-	go n.server.Serve(l)
+	n := &ownNode{addr: l.Addr().(*net.TCPAddr)}
+	n.serve(store, l.(*net.TCPListener), cfg)
 	return n, nil
+}
+
+func (n *ownNode) serve(store *datanode.Store, l *net.TCPListener, cfg datanode.ServerConfig) {
+	n.store, n.server, n.listener = store, datanode.NewServer(store, cfg), l
+	go n.server.Serve(l)
 }
 
 func (n *ownNode) close() error {

@@ -582,8 +582,14 @@ func (n *ownNode) stop() error {
 	return n.store.Close()
 }
 
-// restart ends a node at once and starts it again.
+// restart ends a node at once and starts it again. The port stays its own in
+// between.
 func (n *ownNode) restart() error {
+	port, err := n.listener.File()
+	if err != nil {
+		return err
+	}
+	defer port.Close()
 	dirs := n.store.Dirs()
 	if err := n.stop(); err != nil {
 		return err
@@ -592,11 +598,10 @@ func (n *ownNode) restart() error {
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", n.addr.String())
+	l, err := net.FileListener(port)
 	if err != nil {
 		return errors.Join(err, store.Close())
 	}
-	n.store, n.server = store, datanode.NewServer(store, datanode.ServerConfig{})
-	go n.server.Serve(l)
+	n.serve(store, l.(*net.TCPListener), datanode.ServerConfig{})
 	return nil
 }

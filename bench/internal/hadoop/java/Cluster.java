@@ -271,10 +271,10 @@ final class Cluster {
       }
       throw new IllegalArgumentException("no datanode listens on " + port);
     });
-    // cluster.startNodes XFERPORT...: all that have been stopped
+    // cluster.startNodes XFERPORT...: all that have been stopped, on other ports
     commands.put("cluster.startNodes", (a, r) -> {
       for (int i = 1; i < a.length; i++) {
-        cluster.restartDataNode(stopped.remove(Integer.parseInt(a[i])), true);
+        cluster.restartDataNode(stopped.remove(Integer.parseInt(a[i])), false);
       }
       cluster.waitActive();
     });
