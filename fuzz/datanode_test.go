@@ -127,7 +127,7 @@ func FuzzDatanodeSession(f *testing.F) {
 		blocks := readBlocks(t, s)
 		// An append may have extended the old block, and a transfer may have replaced
 		// it by one that is not shorter, under another stamp.
-		got := blocks[old.ID]
+		got := blocks[nameOf(old)]
 		if newer := stampOf(s, old) > old.Stamp; len(got) < len(content) || !newer && !bytes.Equal(got, content) {
 			t.Errorf("the block that was there has %d bytes, expected %d", len(got), len(content))
 		}
@@ -139,11 +139,11 @@ func FuzzDatanodeSession(f *testing.F) {
 			t.Errorf("%+v, %v", report, err)
 		}
 		again, _ := fuzzStore(t, dir)
-		for id, data := range readBlocks(t, again) {
-			if !bytes.Equal(data, blocks[id]) {
-				t.Errorf("block %d has %d bytes after opening again, had %d", id, len(data), len(blocks[id]))
+		for b, data := range readBlocks(t, again) {
+			if !bytes.Equal(data, blocks[b]) {
+				t.Errorf("block %v has %d bytes after opening again, had %d", b, len(data), len(blocks[b]))
 			}
-			delete(blocks, id)
+			delete(blocks, b)
 		}
 		if len(blocks) > 0 {
 			t.Errorf("%d blocks are gone", len(blocks))
@@ -172,9 +172,12 @@ func acceptAll(context.Context, string) (net.Conn, error) {
 	return near, nil
 }
 
-func readBlocks(t *testing.T, s *datanode.Store) map[int64][]byte {
+// nameOf is what a block is known by: the same id may be in several pools.
+func nameOf(b packet.Block) packet.Block { return packet.Block{Pool: b.Pool, ID: b.ID} }
+
+func readBlocks(t *testing.T, s *datanode.Store) map[packet.Block][]byte {
 	t.Helper()
-	blocks := map[int64][]byte{}
+	blocks := map[packet.Block][]byte{}
 	for _, b := range s.Blocks() {
 		r, err := s.Open(b)
 		if err != nil {
@@ -184,7 +187,7 @@ func readBlocks(t *testing.T, s *datanode.Store) map[int64][]byte {
 		if _, err := r.ReadAt(data, 0); err != nil {
 			t.Error(err)
 		}
-		blocks[b.ID] = data
+		blocks[nameOf(b)] = data
 		if err := r.Close(); err != nil {
 			t.Error(err)
 		}

@@ -146,7 +146,7 @@ func FuzzRecovery(f *testing.F) {
 				t.Errorf("%s: % x, %v, expected % x", name, got, err, want)
 			}
 		}
-		if got := readBlocks(t, s)[1]; !bytes.Equal(got, data[:left]) {
+		if got := readBlocks(t, s)[nameOf(blocks[0])]; !bytes.Equal(got, data[:left]) {
 			t.Errorf("% x can be read, expected % x", got, data[:left])
 		}
 		if err := s.Close(); err != nil {
