@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -154,15 +155,20 @@ func readDelimited(r *bufio.Reader, buf []byte, limit int, what string) ([]byte,
 	if length > uint64(limit) {
 		return nil, malformed(what+": length", 0, fmt.Sprintf("at most %d", limit), fmt.Sprint(length))
 	}
-	if uint64(cap(buf)) < length {
-		buf = make([]byte, length)
-	}
-	buf = buf[:length]
-	if n, err := io.ReadFull(r, buf); err != nil {
-		return nil, truncated(err, what, 0, len(buf), n)
+	for buf = buf[:0]; len(buf) < int(length); {
+		have := len(buf)
+		end := min(max(2*have, firstPiece), int(length))
+		buf = slices.Grow(buf, end-have)[:end]
+		if n, err := io.ReadFull(r, buf[have:]); err != nil {
+			return nil, truncated(err, what, 0, int(length), have+n)
+		}
 	}
 	return buf, nil
 }
+
+// firstPiece is how much memory a message gets before any of it has come; then
+// it gets twice as much as has come.
+const firstPiece = 4 << 10
 
 // appendDelimited appends the length that the message appended by f has, and
 // the message. The length takes one byte if it is below 128, so the message is

@@ -246,18 +246,31 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// Memory for a message is only taken once its length has passed the limit.
+// Memory for a message is only taken once its length has passed the limit, and
+// then twice as much as has come of it.
 func TestRequestLimitBeforeAllocation(t *testing.T) {
-	wire := unhex(t, "001c50 ffffffff0f")
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	if _, err := ReadRequest(buffered(wire), 0); err == nil {
-		t.Fatal("accepted")
-	}
-	runtime.ReadMemStats(&after)
-	allocated := after.TotalAlloc - before.TotalAlloc
-	if allocated > 64<<10 {
-		t.Errorf("%d bytes allocated for a message of 4 GiB", allocated)
+	for _, v := range []struct {
+		wire string
+		come int // bytes of the message
+		most uint64
+	}{
+		{"001c50 ffffffff0f", 0, 16 << 10},
+		{"001c50 808040", 0, 16 << 10},
+		{"001c50 808040", 10000, 64 << 10},
+		{"001c50 808040", 300000, 1400 << 10},
+	} {
+		wire := append(unhex(t, v.wire), make([]byte, v.come)...)
+		in := buffered(wire)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := ReadRequest(in, 0)
+		runtime.ReadMemStats(&after)
+		if err == nil {
+			t.Fatal("accepted")
+		}
+		if allocated := after.TotalAlloc - before.TotalAlloc; allocated > v.most {
+			t.Errorf("%s and %d bytes: %d bytes allocated", v.wire, v.come, allocated)
+		}
 	}
 }
 

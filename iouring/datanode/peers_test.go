@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -265,4 +266,52 @@ func TestServerPeerMemory(t *testing.T) {
 	if got, err := readAll(s, testBlock(1000)); err != nil || !bytes.Equal(got, append(data[:512:512], data[:1024]...)) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
+}
+
+// Requests that are long take turns, and those that do not come do not keep the
+// others waiting for long, nor have memory for what has not come.
+func TestServerLongRequests(t *testing.T) {
+	checkLeaks(t)
+	s := openStore(t, t.TempDir())
+	data := randomBytes(113, 5000)
+	writeBlock(t, s, testBlock(1), crc.Chunks{}, data)
+	server, addr := startServer(t, s, ServerConfig{MaxPeerMemory: 4 << 20})
+	long := func(id int64) []byte {
+		req := writeRequest(testBlock(id), crc.Chunks{})
+		req.Token.Password = make([]byte, 900<<10)
+		return req.Append(nil)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var stalled []*peer
+	for i := range 40 {
+		p := dial(t, addr)
+		p.write(long(int64(100 + i))[:20000])
+		stalled = append(stalled, p)
+	}
+	waitFor(t, func() bool { return server.stats.Load(statConns) == 40 })
+	for range 10 {
+		p := dial(t, addr)
+		if got, _ := p.get(readRequest(testBlock(1), 0, -1)); !bytes.Equal(got, data) {
+			t.Fatal("wrong bytes")
+		}
+		p.Close()
+	}
+	stalled[0].eof()
+	runtime.ReadMemStats(&after)
+	if n := int64(after.HeapAlloc) - int64(before.HeapAlloc); n > 40*900<<10/2 {
+		t.Errorf("%d bytes are in use for requests that were only announced", n)
+	}
+	for _, p := range stalled {
+		p.Close()
+	}
+	p := dial(t, addr)
+	p.write(long(2))
+	if r := p.response(); r.Status != packet.Success {
+		t.Fatalf("%+v", r)
+	}
+	p.packet(packet.Header{}, crc.Chunks{}, data)
+	p.ack(0, packet.Success)
+	p.Close()
+	waitFor(t, func() bool { server.mu.Lock(); defer server.mu.Unlock(); return len(server.remotes) == 0 })
 }

@@ -5,11 +5,13 @@ package datanode
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"log/slog"
 	"math"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -146,6 +148,9 @@ func NewServer(store *Store, cfg ServerConfig) *Server {
 	}
 	if cfg.MaxPeerMemory <= 0 {
 		cfg.MaxPeerMemory = store.arena.Bytes() / 4 * 3
+	}
+	if cfg.MaxRequestLen <= 0 {
+		cfg.MaxRequestLen = packet.DefaultMaxRequestLen
 	}
 	if cfg.MaxPacketLen <= 0 {
 		cfg.MaxPacketLen = packet.MaxPacketLen
@@ -376,7 +381,7 @@ func (c *conn) serve() {
 			return
 		}
 		c.expect(s.cfg.ReadTimeout)
-		req, err := packet.ReadRequest(c.in, s.cfg.MaxRequestLen)
+		req, err := c.request()
 		if err != nil {
 			c.malformed(err)
 			return
@@ -405,6 +410,41 @@ func (c *conn) serve() {
 		}
 		timeout = s.cfg.KeepAlive
 	}
+}
+
+// longRequest is from which length on the requests of a remote take turns to come,
+// like long packets. Those that are usual have a few hundred bytes.
+const longRequest = 64 << 10
+
+// request reads a request.
+func (c *conn) request() (any, error) {
+	s := c.server
+	if n := c.announced(); n > longRequest && n <= s.cfg.MaxRequestLen {
+		if err := c.remote.large.take(s.ctx, int64(n)); err != nil {
+			return nil, err
+		}
+		defer c.remote.large.give(int64(n))
+		c.expect(s.pressedTime(n))
+	}
+	return packet.ReadRequest(c.in, s.cfg.MaxRequestLen)
+}
+
+// announced returns how long the request is going to be, or 0 if that does not
+// come, or not for a request that there is.
+func (c *conn) announced() int {
+	for n := 2; n <= 3+binary.MaxVarintLen32; n++ {
+		b, err := c.in.Peek(n)
+		switch {
+		case err != nil || binary.BigEndian.Uint16(b) != packet.Version:
+			return 0
+		case n == 3 && !slices.Contains([]byte{packet.OpWriteBlock, packet.OpReadBlock, packet.OpBlockChecksum, packet.OpTransferBlock}, b[2]):
+			return 0
+		case n > 3 && b[n-1] < 0x80:
+			length, _ := binary.Uvarint(b[3:])
+			return int(min(length, math.MaxInt32))
+		}
+	}
+	return 0
 }
 
 // malformed counts and logs input that does not follow the protocol, unless the
