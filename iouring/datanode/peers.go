@@ -14,7 +14,7 @@ type remote struct {
 	name   string
 	conns  int    // guarded by the server's mutex
 	memory budget // for packets
-	large  budget // of it for long packets that have not come yet, while memory is short
+	large  budget // of it for those that are long, as the server's
 }
 
 // remoteName is what the connections of a remote have in common.

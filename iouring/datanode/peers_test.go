@@ -160,18 +160,30 @@ var longPacketBytes = sync.OnceValue(func() []byte {
 func TestServerStalledLongPackets(t *testing.T) {
 	checkLeaks(t)
 	long := longPacketBytes()
-	for _, network := range []string{"tcp", "unix"} {
-		t.Run(network, func(t *testing.T) {
+	for _, from := range []string{"tcp", "unix", "tcp from many addresses"} {
+		t.Run(from, func(t *testing.T) {
+			many := from == "tcp from many addresses"
+			if many && runtime.GOOS != "linux" {
+				t.Skip("there is one loopback address")
+			}
 			arena := testArena(t, 64<<20)
 			s := openStoreWith(t, StoreConfig{Dirs: []string{fastDir(t)}, Arena: arena})
-			address := "127.0.0.1:0"
-			if network == "unix" {
-				address = filepath.Join(t.TempDir(), "s")
+			network, address := "tcp", "127.0.0.1:0"
+			if from == "unix" {
+				network, address = "unix", filepath.Join(t.TempDir(), "s")
 			}
 			server, addr := startServerOn(t, s, ServerConfig{}, network, address)
 			var stalled []*peer
 			for i := range 20 {
-				p := dial(t, addr)
+				var d net.Dialer
+				if many {
+					d.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+i%7))}
+				}
+				c, err := d.Dial(addr.Network(), addr.String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				p := newPeer(t, c)
 				p.open(testBlock(int64(i)), crc.Chunks{})
 				p.write(long[:[]int{31, 512, 20000, 60000}[i%4]])
 				stalled = append(stalled, p)
@@ -187,7 +199,7 @@ func TestServerStalledLongPackets(t *testing.T) {
 			if used := arena.InUse(); used > server.cfg.MaxPeerMemory {
 				t.Errorf("%d bytes are in use, at most %d may be", used, server.cfg.MaxPeerMemory)
 			}
-			if network == "tcp" {
+			if from == "tcp" {
 				stalled[0].eof() // it had memory first
 			}
 			for _, p := range stalled {

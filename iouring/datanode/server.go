@@ -112,6 +112,7 @@ type Server struct {
 	stats *stripedcounter.Set
 
 	workers     chan struct{} // one in it for every read that is worked on
+	large       budget        // of the arena for long packets that have not come yet, while memory is short
 	sendFilesTo func(net.Addr) bool
 
 	ctx    context.Context // ends when connections are cut
@@ -166,6 +167,7 @@ func NewServer(store *Store, cfg ServerConfig) *Server {
 		store: store, cfg: cfg, log: cfg.Logger,
 		stats:   stripedcounter.NewSet(serverStats...),
 		workers: make(chan struct{}, cfg.Workers), sendFilesTo: sendFilesTo,
+		large:     budget{limit: store.arena.Bytes() / 4},
 		listeners: map[net.Listener]struct{}{},
 		conns:     map[*conn]struct{}{},
 		remotes:   map[string]*remote{},

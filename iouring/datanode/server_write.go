@@ -118,7 +118,7 @@ type writeSession struct {
 	buf      []byte
 	taken    int64 // bytes of the remote's memory
 	under    int64 // of them for the packet under way
-	turn     int64 // bytes of its memory for long packets
+	turn     int64 // bytes of the memory for long packets
 
 	mirror    *mirror // the next node of the pipeline, or nil
 	responded chan struct{}
@@ -280,7 +280,8 @@ func (s *Server) pressed(r *remote, n int) bool {
 }
 
 // longPacket is from which length on packets take turns to come when memory is
-// short, so that short ones do not wait for them.
+// short, so that short ones do not wait for them: those of a remote first, then
+// those of all.
 const longPacket = 1 << 20
 
 // pressedTime is how long a packet that has memory may take to come when memory
@@ -324,6 +325,10 @@ func (s *writeSession) memory(n int) (iouring.Buffer, error) {
 			if err := remote.large.take(s.ctx, int64(n)); err != nil {
 				return iouring.Buffer{}, err
 			}
+			if err := server.large.take(s.ctx, int64(n)); err != nil {
+				remote.large.give(int64(n))
+				return iouring.Buffer{}, err
+			}
 			s.turn = int64(n)
 		}
 	}
@@ -346,6 +351,7 @@ func (s *writeSession) take(n int) {
 func (s *writeSession) came() {
 	s.conn.coming(0)
 	if s.turn > 0 {
+		s.conn.server.large.give(s.turn)
 		s.conn.remote.large.give(s.turn)
 		s.turn = 0
 	}
