@@ -7,9 +7,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/blockpath/blockpath/crc"
 )
 
 // socketPair returns both ends of a TCP connection.
@@ -204,4 +207,61 @@ func TestInflowElsewhere(t *testing.T) {
 	if string(got) != "bytes" || err != nil {
 		t.Errorf("%q, error %v", got, err)
 	}
+}
+
+// TestReaderLongRanges reads ranges of which much is sure to come, with small
+// packets, and short ones between them over the same connection. In the end the
+// peer stops long before it should, and says so.
+func TestReaderLongRanges(t *testing.T) {
+	checkLeaks(t, nil)
+	const length = 3*wakeMost + 777
+	s := newSource(length, crc.Chunks{})
+	conn, served := dial(t, "tcp", s.serve)
+	for i, v := range [][2]int64{{0, length}, {length - 1, 1}, {700, length - 700}, {1, wakeLeast}, {5, 10}, {0, -1}, {512, wakeMost}} {
+		r, err := NewReader(deadline(t), conn, readRequest(v[0], v[1]), ReaderConfig{})
+		if err != nil {
+			t.Fatalf("%v: %v", v, err)
+		}
+		end := v[0] + v[1]
+		if v[1] < 0 {
+			end = length
+		}
+		if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, s.block[v[0]:end]) {
+			t.Fatalf("%v: %d bytes, error %v", v, len(got), err)
+		}
+		if !r.Close() {
+			t.Fatalf("%v: not reusable", v)
+		}
+		if low := wakesAt(t, conn.(*net.TCPConn)); low != 1 {
+			t.Errorf("%v: the next one waits for %d bytes", v, low)
+		}
+		if status := <-s.status; status != ChecksumOK {
+			t.Errorf("range %d: status %v", i, status)
+		}
+	}
+	told := make(chan struct{})
+	s.mangle = func(i int, h *Header, sums, data *[]byte) bool {
+		if i == 3 {
+			h.Last, h.DataLen, *sums, *data = true, 0, nil, nil
+		}
+		if i == 4 {
+			<-told // and sends nothing meanwhile
+		}
+		return i == 4
+	}
+	r, err := NewReader(deadline(t), conn, readRequest(0, length), ReaderConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(r)
+	var format *FormatError
+	if len(got) != 3*16*512 || !errors.As(err, &format) || !strings.Contains(err.Error(), "last packet") {
+		t.Errorf("%d bytes, error %v", len(got), err)
+	}
+	if r.Close() {
+		t.Error("reusable")
+	}
+	close(told)
+	conn.Close()
+	<-served
 }
