@@ -62,13 +62,13 @@ func dataDirectories(t *trial) error {
 	var wantPaths, hidden, wantChunks []string
 	var scanned []any
 	for i, f := range files {
-		chunk, err := t.flipReplica(f, blocks[i], i)
+		chunk, short, err := t.flipReplica(f, blocks[i], i)
 		if err != nil {
 			return err
 		}
 		wantChunks = append(wantChunks, fmt.Sprint(blocks[i].block, " ", chunk))
 		path := string(f.path())
-		if i%6 == lastSum && f.length%f.Size != 0 {
+		if short {
 			hidden = append(hidden, path)
 		} else {
 			wantPaths = append(wantPaths, path)
@@ -110,22 +110,17 @@ func dataDirectories(t *trial) error {
 	return nil
 }
 
-// lastSum is which of its flips hits the last checksum.
-const lastSum = 4
-
 // flipReplica flips a bit of a replica: in the first, the last or any byte of its
-// data or its checksums. It returns the block offset of the chunk that is damaged.
-func (t *trial) flipReplica(f fileShape, r replica, i int) (chunk int, err error) {
-	file, first, length := r.block, 0, f.length
+// data or its checksums. It returns the block offset of the chunk that is damaged,
+// and whether it was the checksum of a short one.
+func (t *trial) flipReplica(f fileShape, r replica, i int) (chunk int, short bool, err error) {
+	file, first, length, per := r.block, 0, f.length, f.Size // bytes of a chunk in the file
 	if i%6 >= 3 {
-		file, first, length = r.meta, datanode.MetaHeaderLen, f.SumsLen(f.length)
+		file, first, length, per = r.meta, datanode.MetaHeaderLen, f.SumsLen(f.length), 4
 	}
 	at := [...]int{0, length - 1, t.rng.IntN(length)}[i%3]
-	chunk = at / f.Size * f.Size
-	if file == r.meta {
-		chunk = at / 4 * f.Size
-	}
-	return chunk, flipByte(file, int64(first+at))
+	chunk = at / per * f.Size
+	return chunk, file == r.meta && chunk+f.Size > f.length, flipByte(file, int64(first+at))
 }
 
 // runVerify runs the command. It returns its report and what it printed.
