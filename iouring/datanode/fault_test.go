@@ -23,10 +23,12 @@ import (
 // all of them, or none.
 type faultyBackend struct {
 	iouring.Backend
-	countdown int // tries that still work; negative: all
-	done      float64
-	err       error
-	failed    string // the operation that failed first, and its file
+	done float64
+	err  error
+
+	mu        sync.Mutex // if a server uses it
+	countdown int        // tries that still work; negative: all
+	failed    string     // the operation that failed first, and its file
 }
 
 func newFaultyBackend(t testing.TB, done float64, err error) *faultyBackend {
@@ -35,7 +37,16 @@ func newFaultyBackend(t testing.TB, done float64, err error) *faultyBackend {
 	return b
 }
 
+// failAt sets the countdown.
+func (b *faultyBackend) failAt(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.countdown = n
+}
+
 func (b *faultyBackend) plan(op iouring.FaultOp) iouring.Fault {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.countdown < 0 || op.Op == "read" {
 		return iouring.Fault{}
 	}
@@ -261,7 +272,7 @@ func TestServerDiskFailure(t *testing.T) {
 		b := testBlock(int64(id))
 		p := dial(t, addr)
 		p.open(b, c)
-		backend.countdown = countdown
+		backend.failAt(countdown)
 		p.packet(packet.Header{}, c, data[:1024])
 		n := 0
 		if countdown >= 2 {
@@ -274,7 +285,7 @@ func TestServerDiskFailure(t *testing.T) {
 		}
 		p.Conn.Close()
 		waitFor(t, func() bool { r := s.find(b); r.mu.Lock(); defer r.mu.Unlock(); return r.state == waiting })
-		backend.countdown = -1
+		backend.failAt(-1)
 		checkFiles(t, s, b, c, data[:n])
 	}
 	if n := server.Stats().Load(statFailed); n != 4 {
