@@ -31,11 +31,11 @@ var hostiles = map[string]func(p *peer, id int64){
 	},
 	"announces 16 MiB": func(p *peer, id int64) {
 		p.open(testBlock(id), crc.Chunks{})
-		p.write(packet.Header{DataLen: 16 << 20 / 516 * 512}.Append(nil, 16<<20/516*4)[:31])
+		p.write(announced(16 << 20)[:31])
 	},
 	"512 bytes of 16 MiB": func(p *peer, id int64) {
 		p.open(testBlock(id), crc.Chunks{})
-		p.write(longPacketBytes()[:31+512])
+		p.write(announced(16 << 20))
 	},
 	"half a packet": func(p *peer, id int64) {
 		p.open(testBlock(id), crc.Chunks{})
@@ -66,6 +66,13 @@ var hostiles = map[string]func(p *peer, id int64){
 		req.Targets = []packet.DatanodeInfo{{IPAddr: "127.0.0.1", XferPort: 1}}
 		p.write(req.Append(nil))
 	},
+}
+
+// announced returns the header of a packet of n bytes or a little less, the first
+// of a block, and 512 bytes of it.
+func announced(n int) []byte {
+	n = n / 516 * 512
+	return append(packet.Header{DataLen: n}.Append(nil, n/128), make([]byte, 512)...)
 }
 
 // Other clients are served while peers do their worst, many of each kind; the

@@ -147,26 +147,27 @@ func TestServerPeerConns(t *testing.T) {
 	}
 }
 
-// longPacketBytes returns a packet of 16 MiB, the first of a block.
-var longPacketBytes = sync.OnceValue(func() []byte {
-	data := make([]byte, 16<<20/516*512)
+// longPacketBytes returns a packet of n bytes or a little less, the first of a
+// block.
+func longPacketBytes(n int) []byte {
+	data := make([]byte, (n-100)/516*512)
 	return wirePacket(packet.Header{}, oracleSums(crc.Chunks{}, data), data)
-})
+}
 
-// Many peers send a little of packets of 16 MiB, and nothing more. Short packets
+// Many peers send a little of packets of a quarter of the arena, and nothing more. Short packets
 // of others do not wait for them, even of those at the same address; those that
 // got memory as long as there was plenty are not waited for much longer; and a
 // long packet that comes has its turn.
 func TestServerStalledLongPackets(t *testing.T) {
 	checkLeaks(t)
-	long := longPacketBytes()
+	long := longPacketBytes(4 << 20)
 	for _, from := range []string{"tcp", "unix", "tcp from many addresses"} {
 		t.Run(from, func(t *testing.T) {
 			many := from == "tcp from many addresses"
 			if many && runtime.GOOS != "linux" {
 				t.Skip("there is one loopback address")
 			}
-			arena := testArena(t, 64<<20)
+			arena := testArena(t, 16<<20)
 			s := openStoreWith(t, StoreConfig{Dirs: []string{fastDir(t)}, Arena: arena})
 			network, address := "tcp", "127.0.0.1:0"
 			if from == "unix" {
