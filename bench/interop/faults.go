@@ -157,9 +157,9 @@ var writeFaults = []fault{
 	{"a gap", writtenPacket, 1, header(func(h *packet.Header) { h.Offset += 512 }), noNode, lost,
 		`Received an out-of-sequence packet for .* at offset 65024. Expecting packet starting at 64512`, `packet 1 at offset 65024 .*data is missing before it: expected 64512`},
 	{"cut in a packet", writtenPacket, 2, cutInside, noNode, lost,
-		`Premature EOF`, ""},
+		`Premature EOF|Connection reset`, ""},
 	{"cut between packets", writtenPacket, 2, cutBehind, noNode, lost,
-		`Premature EOF`, ""},
+		`Premature EOF|Connection reset`, ""},
 	{"cut in an ack", ackMessage, 1, cutInside, noNode, lost, "", ""},
 	{"the response lost", responseMessage, 0, leaveOut, noPipeline, lost, "", ""},
 	{"the response cut short", responseMessage, 0, cutInside, noPipeline, lost, "", ""},
@@ -374,7 +374,7 @@ func (t *trial) weWriteDamaged(f *fault, g goFile, l hadoop.Located) (err error)
 	if f.hadoopNode != "" {
 		pattern := f.hadoopNode
 		if f.kind == writtenPacket { // the message names the block
-			pattern = fmt.Sprintf("^(?=.*blk_%d_).*%s", l.Block.ID, pattern)
+			pattern = fmt.Sprintf("^(?=.*blk_%d_).*(?:%s)", l.Block.ID, pattern)
 		}
 		if _, refused := t.ask("log.await", patience.Milliseconds(), hadoop.Text(pattern)); refused != nil {
 			t.disagree("%s: %v", f.name, refused)
