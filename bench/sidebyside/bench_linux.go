@@ -30,7 +30,7 @@ import (
 
 // jvmOptions are those of both JVMs. Hadoop's start scripts set none of the heap
 // but the bound that they are told; G1 and the tiered compiler are the JVM's
-// defaults.
+// defaults. Temporary files go where the bench has its own.
 var jvmOptions = []string{"-Xmx1g", "-XX:+UseG1GC", "-Djudge.log=OFF"}
 
 // clientSettings are what Hadoop's client is told: one replica. It asks the name
@@ -73,11 +73,12 @@ func (b *bench) start(ctx context.Context, dir, classPath string) (err error) {
 	if classPath == "" {
 		return nil
 	}
-	if b.cluster, err = hadoop.Start(classPath, jvmOptions...); err != nil {
+	options := append(slices.Clone(jvmOptions), "-Djava.io.tmpdir="+dir)
+	if b.cluster, err = hadoop.Start(classPath, options...); err != nil {
 		return err
 	}
 	b.stops = append(b.stops, b.cluster.Close)
-	if b.javaClient, err = hadoop.Start(classPath, jvmOptions...); err != nil {
+	if b.javaClient, err = hadoop.Start(classPath, options...); err != nil {
 		return err
 	}
 	b.stops = append(b.stops, b.javaClient.Close)
