@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -158,7 +157,10 @@ func readDelimited(r *bufio.Reader, buf []byte, limit int, what string) ([]byte,
 	for buf = buf[:0]; len(buf) < int(length); {
 		have := len(buf)
 		end := min(max(2*have, firstPiece), int(length))
-		buf = slices.Grow(buf, end-have)[:end]
+		if cap(buf) < end {
+			buf = append(make([]byte, 0, end), buf...)
+		}
+		buf = buf[:end]
 		if n, err := io.ReadFull(r, buf[have:]); err != nil {
 			return nil, truncated(err, what, 0, int(length), have+n)
 		}
