@@ -50,7 +50,7 @@ func (d *ringDevice) read(ctx context.Context, f *File, mem []byte, off int64) (
 }
 
 func (d *ringDevice) readInside(ctx context.Context, f *File, mem []byte, off int64) (int, error) {
-	if f.noNowait.Load() || d.alone() && (f.direct || len(mem) > shortRead) {
+	if d.alone() || f.noNowait.Load() {
 		return d.sysDevice.read(ctx, f, mem, off)
 	}
 	if !f.direct {
@@ -61,9 +61,6 @@ func (d *ringDevice) readInside(ctx context.Context, f *File, mem []byte, off in
 		}
 		if err != unix.EAGAIN {
 			return n, err
-		}
-		if d.alone() {
-			return d.sysDevice.read(ctx, f, mem, off)
 		}
 	}
 	d.engine.stat.Add(statRingReads, 1)

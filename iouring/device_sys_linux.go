@@ -3,7 +3,6 @@ package iouring
 import (
 	"fmt"
 	"os"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -107,26 +106,15 @@ func pwritev(fd int, bs []Buffer, skip int, off int64) (int, error) {
 	return int(n), nil
 }
 
-// shortRead is up to which length a read that does not wait is made without
-// telling the scheduler, which takes as long as the read of a few KiB does.
-const shortRead = 16 << 10
-
 // preadNowait reads what is in the page cache and fails with EAGAIN if nothing
 // is.
 func preadNowait(fd int, mem []byte, off int64) (int, error) {
 	iov := unix.Iovec{Base: unsafe.SliceData(mem)}
 	iov.SetLen(len(mem))
-	var got uintptr
-	var errno syscall.Errno
-	if len(mem) <= shortRead {
-		got, _, errno = unix.RawSyscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1,
-			uintptr(off), uintptr(off>>32), unix.RWF_NOWAIT)
-	} else {
-		got, _, errno = unix.Syscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1,
-			uintptr(off), uintptr(off>>32), unix.RWF_NOWAIT)
-	}
+	n, _, errno := unix.Syscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1,
+		uintptr(off), uintptr(off>>32), unix.RWF_NOWAIT)
 	if errno != 0 {
 		return 0, errno
 	}
-	return int(got), nil
+	return int(n), nil
 }

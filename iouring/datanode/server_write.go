@@ -284,8 +284,8 @@ func (s *Server) pressed(r *remote, n int) bool {
 // those of all.
 const longPacket = 1 << 20
 
-// pressedTime is how long n bytes that have memory, of a packet or a long request,
-// may take to come when memory is short.
+// pressedTime is how long a packet that has memory may take to come when memory
+// is short.
 func (s *Server) pressedTime(n int) time.Duration {
 	return min(time.Second+time.Duration(n)*time.Second/(16<<20), s.cfg.ReadTimeout)
 }
