@@ -11,11 +11,6 @@ import (
 // canSendFiles is false: what is sent is copied.
 const canSendFiles = false
 
-// shortCall is 0: every system call goes through the scheduler.
-const shortCall = 0
-
-func receiveSome(fd int, b []byte) (int, error) { return unix.Read(fd, b) }
-
 func sendSome(fd int, b []byte, _ bool) (int, error) { return unix.Write(fd, b) }
 
 func sendFile(int, *iouring.File, int64, int) (int, error) { return 0, errors.ErrUnsupported }

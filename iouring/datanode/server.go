@@ -225,7 +225,6 @@ func (s *Server) accept(nc net.Conn) {
 	c := &conn{server: s, Conn: nc}
 	c.idle.Store(time.Now().UnixNano())
 	c.out.init(nc, s.sendFilesTo(nc.RemoteAddr()))
-	c.from.call = c.from.receive
 	s.mu.Lock()
 	if !s.closing.Load() && (len(s.conns) < s.cfg.MaxConns || s.closeIdle(nil)) {
 		c.remote = s.join(remoteName(nc.RemoteAddr()))
@@ -345,7 +344,6 @@ type conn struct {
 	server   *Server
 	in       *bufio.Reader
 	out      socketOut
-	from     socketIn
 	remote   *remote
 	patience time.Duration // for what is expected; 0 when that is on its way and the deadline is set
 	writes   atomic.Bool   // it carries a WRITE_BLOCK
@@ -507,10 +505,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	if err := c.await(); err != nil {
 		return 0, err
 	}
-	if c.out.raw == nil || len(p) == 0 || len(p) > shortCall {
-		return c.Conn.Read(p)
-	}
-	return c.receive(p)
+	return c.Conn.Read(p)
 }
 
 // await sets the deadline for what is expected, if that is not done. One that is

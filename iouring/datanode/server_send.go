@@ -309,40 +309,6 @@ func (c *conn) writable() error {
 	return c.SetWriteDeadline(time.Time{})
 }
 
-// A socketIn reads from a connection, as a socketOut sends.
-type socketIn struct {
-	call func(fd uintptr) bool
-	b    []byte
-	n    int
-	err  error
-}
-
-func (i *socketIn) receive(fd uintptr) bool {
-	for {
-		i.n, i.err = receiveSome(int(fd), i.b)
-		if i.err != unix.EINTR {
-			return i.err != unix.EAGAIN
-		}
-	}
-}
-
-// receive reads what the socket has, and waits if that is nothing.
-func (c *conn) receive(b []byte) (int, error) {
-	i := &c.from
-	i.b = b
-	err := c.out.raw.Read(i.call)
-	i.b = nil
-	switch {
-	case err != nil:
-		return 0, err
-	case i.err != nil:
-		return 0, &net.OpError{Op: "read", Net: c.RemoteAddr().Network(), Addr: c.RemoteAddr(), Err: os.NewSyscallError("read", i.err)}
-	case i.n == 0:
-		return 0, io.EOF
-	}
-	return i.n, nil
-}
-
 // pollOut reports whether a socket takes something now. It is asked after the
 // poller is ready to hear, so that nothing is missed.
 func pollOut(fd uintptr) bool {
