@@ -79,7 +79,8 @@ type File struct {
 	once sync.Once
 	twin *File // the same file with O_DIRECT, if that can be had
 
-	noNowait atomic.Bool // the file system does nothing without waiting
+	noNowait atomic.Bool  // the file system does nothing without waiting
+	hits     atomic.Int32 // reads in a row that had not to wait, up to warmHits
 }
 
 // OpenFile opens a file as os.OpenFile does. With O_DIRECT (linux) in flag,
