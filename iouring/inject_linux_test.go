@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/blockpath/blockpath/iouring"
 	"golang.org/x/sys/unix"
@@ -126,7 +127,13 @@ func TestLostWriteback(t *testing.T) {
 			t.Skipf("SKIPPED, NO LOOP MOUNT: %v", err)
 		}
 		defer func() {
-			if err := run("umount", above); err != nil {
+			// The kernel lets go of a ring's files in its own time.
+			err := run("umount", above)
+			for tries := 0; err != nil && tries < 500; tries++ {
+				time.Sleep(10 * time.Millisecond)
+				err = run("umount", above)
+			}
+			if err != nil {
 				t.Error(err)
 			}
 		}()
