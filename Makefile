@@ -41,6 +41,9 @@ test-arm64: ## the tests for arm64 under qemu-aarch64, one CPU model after anoth
 		GOARCH=arm64 $(GO) test -exec "$(CURDIR)/.ci/arm64 $$cpu" ./crc ./crc/asm ./crc/crc32; done
 	GOARCH=arm64 $(GO) test -exec "$(CURDIR)/.ci/arm64 max" ./...
 
+test-bench: ## the tests of bench; as root with FUSE also disks that fail and disks whose power is cut
+	$(GO) -C bench test -v ./... | grep -vE '^ *(===|--- PASS|PASS|\?)'
+
 vet: ## gofmt, go vet over the build matrix, staticcheck
 	@fmt=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$fmt" ] || { echo "gofmt would change:" $$fmt; exit 1; }
 	for os in linux darwin; do for arch in amd64 arm64; do for tags in "" purego,noasm; do \
@@ -108,4 +111,4 @@ report: ## the targets of all results, met and missed: bench/results/README.md
 clean: ## remove what make built
 	rm -rf bin .cache
 
-.PHONY: help build run test test-purego race stress test-arm64 vet generate check-generate fuzz interop interop-full interop-bench test-avx512 mca mca-arm64 crash bench-uarch report clean
+.PHONY: help build run test test-purego race stress test-arm64 test-bench vet generate check-generate fuzz interop interop-full interop-bench test-avx512 mca mca-arm64 crash bench-uarch report clean
