@@ -13,7 +13,7 @@ import (
 func TestWarmFile(t *testing.T) {
 	b, err := Open(Config{Backend: RingBackend})
 	if err != nil {
-		t.Skipf("SKIPPED, NO RING HERE: %v", err)
+		t.Skipf("SKIPPED, NOT TESTED, NO RING HERE: %v", err)
 	}
 	defer b.Close()
 	a, err := NewArena(ArenaConfig{})
@@ -55,7 +55,7 @@ func TestWarmFile(t *testing.T) {
 		read()
 	}
 	if f.noNowait.Load() {
-		t.Skip("SKIPPED: the file system of the temporary directory reads nothing without waiting")
+		t.Skip("SKIPPED, NOT TESTED: the file system of the temporary directory reads nothing without waiting")
 	}
 	if got := f.hits.Load(); got != warmHits {
 		t.Fatalf("%d reads of cached data counted, want %d", got, warmHits)
@@ -63,7 +63,7 @@ func TestWarmFile(t *testing.T) {
 	read()
 	for tries := 0; f.hits.Load() == warmHits; tries++ {
 		if tries == 2000 {
-			t.Skip("SKIPPED: the file system of the temporary directory does not drop what it has cached")
+			t.Skip("SKIPPED, NOT TESTED: the file system of the temporary directory does not drop what it has cached")
 		}
 		if err := unix.Fadvise(int(f.OS().Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 			t.Fatal(err)
